@@ -1,0 +1,1 @@
+//! Servers that show mcp-idempotent at work.

@@ -1,0 +1,217 @@
+//! Refusals: the answers that are not a result.
+
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+
+/// What is known about the effect of the refused call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the wire format has exactly these three"
+)]
+pub enum CommitOutcome {
+    /// The effect was committed.
+    Committed,
+    /// Nothing of this call was committed.
+    NotCommitted,
+    /// It is not known whether the effect was committed.
+    Unknown,
+}
+
+impl CommitOutcome {
+    /// The word on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Committed => "committed",
+            Self::NotCommitted => "not_committed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What the caller should do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the wire format has exactly these four"
+)]
+pub enum Action {
+    /// Send the same call with the same key again.
+    RetrySameKey,
+    /// This key cannot be used for this call; a new intent needs a new key.
+    UseNewKey,
+    /// Wait, then ask with the same key.
+    Wait,
+    /// Somebody has to look.
+    AskOperator,
+}
+
+impl Action {
+    /// The word on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::RetrySameKey => "retry_same_key",
+            Self::UseNewKey => "use_new_key",
+            Self::Wait => "wait",
+            Self::AskOperator => "ask_operator",
+        }
+    }
+}
+
+/// Which refusal it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The key is no 1 to 255 bytes of visible ASCII, or two places named different keys.
+    KeyInvalid,
+    /// This tool takes calls with a key only.
+    KeyRequired,
+    /// The key was used for another tool or other arguments.
+    KeyConflict,
+    /// The first call with this key still runs.
+    KeyInProgress,
+    /// The key's record is past its retention, and the policy refuses a second use.
+    KeyExpired,
+    /// Whether the first call acted is not known.
+    OutcomeUnknown,
+    /// The effect is committed, but its result was too large to keep.
+    ResultTooLarge,
+    /// The store could not be asked, so the handler did not run.
+    StoreUnavailable,
+    /// The handler ran, and its transaction could not be committed.
+    NotCommitted,
+    /// The caller may not call this tool.
+    Unauthorized,
+    /// Too many calls wait already.
+    TooManyWaiting,
+    /// The server is set up in a way that cannot protect this call.
+    Misconfigured,
+    /// The handler panicked.
+    HandlerPanicked,
+}
+
+impl ErrorKind {
+    /// The `type` on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::KeyInvalid => "idempotency_key_invalid",
+            Self::KeyRequired => "idempotency_key_required",
+            Self::KeyConflict => "idempotency_key_conflict",
+            Self::KeyInProgress => "idempotency_key_in_progress",
+            Self::KeyExpired => "idempotency_key_expired",
+            Self::OutcomeUnknown => "idempotency_outcome_unknown",
+            Self::ResultTooLarge => "idempotency_result_too_large",
+            Self::StoreUnavailable => "idempotency_store_unavailable",
+            Self::NotCommitted => "idempotency_not_committed",
+            Self::Unauthorized => "idempotency_unauthorized",
+            Self::TooManyWaiting => "idempotency_too_many_waiting",
+            Self::Misconfigured => "idempotency_misconfigured",
+            Self::HandlerPanicked => "idempotency_handler_panicked",
+        }
+    }
+
+    /// Whether the caller has to change something (`-32602`), rather than the server (`-32603`).
+    #[must_use]
+    pub const fn is_callers(self) -> bool {
+        matches!(
+            self,
+            Self::KeyInvalid
+                | Self::KeyRequired
+                | Self::KeyConflict
+                | Self::KeyInProgress
+                | Self::KeyExpired
+                | Self::Unauthorized
+                | Self::TooManyWaiting
+        )
+    }
+}
+
+/// A call that was refused: what kind, what became of its effect, what to do next, and a sentence
+/// that a person or a model can act on.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    kind: ErrorKind,
+    outcome: CommitOutcome,
+    action: Action,
+    retry_after: Option<Duration>,
+    message: String,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl Refusal {
+    /// A refusal in full.
+    #[must_use]
+    pub fn new(
+        kind: ErrorKind,
+        outcome: CommitOutcome,
+        action: Action,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            kind,
+            outcome,
+            action,
+            retry_after: None,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// Adds how long to wait before the next try.
+    #[must_use]
+    pub fn with_retry_after(mut self, retry_after: Duration) -> Self {
+        self.retry_after = Some(retry_after);
+        self
+    }
+
+    /// Keeps the cause, for the server's log; it is never sent to the caller.
+    #[must_use]
+    pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Which refusal it is.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What is known about the effect.
+    #[must_use]
+    pub const fn outcome(&self) -> CommitOutcome {
+        self.outcome
+    }
+
+    /// What the caller should do next.
+    #[must_use]
+    pub const fn action(&self) -> Action {
+        self.action
+    }
+
+    /// How long to wait before the next try, where that is known.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// The sentence for the caller.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for Refusal {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}

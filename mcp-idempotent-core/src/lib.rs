@@ -1,0 +1,48 @@
+//! The engine of mcp-idempotent: idempotency keys, canonical arguments, fingerprints, the claim
+//! protocol and the stores. It knows no MCP crate; `mcp-idempotent-tower` joins it to rmcp.
+//!
+//! # How a call goes
+//!
+//! 1. The caller's key (or its canonical arguments) becomes an [`Identity`]: which record this
+//!    call belongs to, and what exactly was asked.
+//! 2. [`Engine::begin`] or [`Engine::begin_transaction`] answers with the recorded result, a
+//!    refusal, or an open [`Attempt`].
+//! 3. The handler runs once, under that attempt; duplicates in this process join it.
+//! 4. [`Attempt::finish`] records the result. In transaction mode the record, the result and the
+//!    handler's writes commit together or not at all.
+//!
+//! # Features
+//!
+//! | Feature | What it adds |
+//! | --- | --- |
+//! | `postgres` | [`PostgresStore`](store::postgres::PostgresStore): both modes, shared by many processes |
+//! | `sqlite` | [`SqliteStore`](store::sqlite::SqliteStore): both modes, an embedded file |
+//! | `testing` | the conformance suite that every [`Store`] passes |
+//!
+//! [`MemoryStore`](store::memory::MemoryStore) (lease mode only) is always there.
+
+pub mod canonical;
+pub mod error;
+pub mod fingerprint;
+pub mod key;
+pub mod outcome;
+pub mod policy;
+pub mod record;
+pub mod scope;
+pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use bytes::Bytes;
+
+pub use crate::{
+    canonical::CanonicalArguments,
+    error::{Action, CommitOutcome, ErrorKind, Refusal},
+    fingerprint::{Fingerprint, Identity, KeyKind, RecordId, Secret},
+    key::{IdempotencyKey, InvalidKey},
+    outcome::{HandlerResult, ResultKind},
+    policy::{KeyRequirement, OnError, OnExpired, Policy, Wait},
+    record::{Record, RecordState, Timestamp},
+    scope::{Application, Scope},
+    store::{Store, StoreError, TransactionStore},
+};

@@ -1,0 +1,43 @@
+//! What a handler returned, as far as the engine cares.
+
+use bytes::Bytes;
+
+/// How a handler ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "each kind is a row of the table of what is recorded"
+)]
+pub enum ResultKind {
+    /// A result.
+    Success,
+    /// A result that says it is an error (`isError: true`).
+    ErrorResult,
+    /// A protocol error (JSON-RPC `error`).
+    ProtocolError,
+    /// A protocol error that proves that nothing happened (the `NotExecuted` marker).
+    NotExecuted,
+    /// The handler never ran: its arguments did not parse.
+    NotCalled,
+    /// The handler asks the client for more input before it decides.
+    InputRequired,
+    /// A handle to a task that goes on.
+    Task,
+    /// The handler panicked.
+    Panicked,
+}
+
+/// A handler's result: its kind, and its bytes where they are to be stored.
+pub trait HandlerResult {
+    /// How the handler ended.
+    fn kind(&self) -> ResultKind;
+
+    /// The bytes to store and to replay. Called at most once, and only for a result that is
+    /// recorded or shared with calls that joined.
+    ///
+    /// # Errors
+    ///
+    /// Any error of the serialiser. The call is then answered as not committed, and nothing is
+    /// recorded.
+    fn encode(&self) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+}

@@ -1,0 +1,118 @@
+//! The rules for one tool.
+
+use std::{sync::Arc, time::Duration};
+
+/// What a tool wants of a call's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum KeyRequirement {
+    /// An explicit key where there is one, else one derived from the canonical arguments.
+    #[default]
+    Derived,
+    /// Only an explicit key protects; a call without one runs unprotected.
+    Explicit,
+    /// A call without an explicit key is refused.
+    Required,
+}
+
+/// What to do with a duplicate of a call that still runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Wait {
+    /// Wait for the first call's result, at most this long, then answer `in_progress`.
+    UpTo(Duration),
+    /// Answer `in_progress` at once (as SEP-3182 recommends).
+    Reject,
+}
+
+/// What an error means for the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum OnError {
+    /// By mode and key: in transaction mode an `isError` result under an explicit key is recorded
+    /// (its effect rolled back), under a derived key it is not, and a protocol error never is. In
+    /// lease mode this is refused: the author must say what an error means.
+    #[default]
+    Default,
+    /// Transaction mode: record every error, with the effect rolled back.
+    Record,
+    /// Record no error. In lease mode the author says with it that an error proves that nothing
+    /// happened, or that a repeat is safe.
+    Release,
+    /// Transaction mode: commit the effect together with an `isError` result.
+    Commit,
+    /// Lease mode: an error does not prove that nothing happened.
+    InDoubt,
+}
+
+/// What a call means whose record is past its retention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum OnExpired {
+    /// It is a new call.
+    #[default]
+    New,
+    /// It is refused as `idempotency_key_expired` while the tombstone is kept.
+    Refuse,
+}
+
+/// The rules for one tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Policy {
+    /// What the tool wants of a key.
+    pub key: KeyRequirement,
+    /// Where in the arguments a key may stand, as a JSON pointer (RFC 6901); left out of the
+    /// fingerprint.
+    pub key_argument: Option<Arc<str>>,
+    /// JSON pointers (RFC 6901) of arguments that take no part in identity.
+    pub ignored: Arc<[Arc<str>]>,
+    /// How long a result under an explicit key is kept, from completion.
+    pub retention: Duration,
+    /// How long a result under a derived key is kept, from completion: within it a second equal
+    /// call is taken for a retry.
+    pub window: Duration,
+    /// What a duplicate of a running call does.
+    pub wait: Wait,
+    /// What an error means.
+    pub on_error: OnError,
+    /// What a call means whose record has expired.
+    pub on_expired: OnExpired,
+    /// How long the tombstone of an expired record is kept under [`OnExpired::Refuse`].
+    pub tombstone: Duration,
+    /// Lease mode: how long a claim is honoured.
+    pub lease: Duration,
+    /// The largest result that is stored, in bytes as encoded.
+    pub max_result_bytes: usize,
+}
+
+impl Policy {
+    /// Retention of results under an explicit key: 24 hours.
+    pub const DEFAULT_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+    /// Window of results under a derived key: 10 minutes.
+    pub const DEFAULT_WINDOW: Duration = Duration::from_secs(10 * 60);
+    /// How long a duplicate waits: 30 seconds.
+    pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+    /// How long a lease-mode claim is honoured: 5 minutes.
+    pub const DEFAULT_LEASE: Duration = Duration::from_secs(5 * 60);
+    /// The largest stored result: 1 MiB.
+    pub const DEFAULT_MAX_RESULT_BYTES: usize = 1024 * 1024;
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            key: KeyRequirement::default(),
+            key_argument: None,
+            ignored: Arc::new([]),
+            retention: Self::DEFAULT_RETENTION,
+            window: Self::DEFAULT_WINDOW,
+            wait: Wait::UpTo(Self::DEFAULT_WAIT),
+            on_error: OnError::default(),
+            on_expired: OnExpired::default(),
+            tombstone: Duration::from_secs(7 * 24 * 60 * 60),
+            lease: Self::DEFAULT_LEASE,
+            max_result_bytes: Self::DEFAULT_MAX_RESULT_BYTES,
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! Where records live: the [`Store`] trait, its contract, and the stores.
+//!
+//! # Contract
+//!
+//! A store keeps at most one record for a [`RecordId`], whatever the mode, and decides all times
+//! (lease ends, expiry) by **its own clock**, never the application's.
+//!
+//! 1. **A key is claimed once.** Of any number of concurrent [`Store::claim`] and
+//!    [`TransactionStore::begin`] calls for one id, in any number of processes that share the
+//!    store, at most one is answered [`Claimed::New`] until that attempt has ended.
+//! 2. **A claim reports, it never waits long.** What another attempt holds is
+//!    [`Claimed::InProgress`] (the same fingerprint, or not knowable), [`Claimed::Conflict`]
+//!    (another fingerprint) or [`Claimed::Found`]; the engine polls. A store that has to queue
+//!    (a single writer) bounds the queue and answers [`StoreErrorKind::Busy`].
+//! 3. **Expired is absent.** A record past its expiry is never reported, swept or not, except as
+//!    [`RecordState::Expired`] to a claim with [`OnExpired::Refuse`]. It neither blocks a new
+//!    claim nor is overwritten in a way that lets two racing claims both succeed.
+//! 4. **Fencing.** [`Lease::token`] grows and is never used twice, also after the record was
+//!    released or swept. [`Store::complete`], [`Store::release`] and [`Store::abandon`] change a
+//!    record only while it is in progress under that very token; otherwise they answer
+//!    [`LeaseEnd::Fenced`] and change nothing.
+//! 5. **A lapsed lease is in doubt.** It is reported as [`RecordState::InDoubt`] and is never
+//!    claimed anew, swept or expired.
+//! 6. **Record and effect are one.** [`TransactionStore::end`] with [`End::Commit`] makes the
+//!    handler's writes and the record durable together, or neither. A success is reported only
+//!    after the database has confirmed exactly that.
+//! 7. **Bytes stay bytes.** A response is returned as it was given.
+//! 8. **Dropping is safe.** Dropping a transaction rolls it back. Dropping the future of any
+//!    method at any await point leaves no pooled connection inside a transaction.
+
+pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+use std::{
+    error::Error as StdError, fmt, future::Future, ops::DerefMut, sync::Arc, time::Duration,
+};
+
+use bytes::Bytes;
+
+#[cfg(doc)]
+use crate::record::RecordState;
+use crate::{
+    error::CommitOutcome,
+    fingerprint::{Fingerprint, RecordId},
+    policy::OnExpired,
+    record::{Record, Timestamp},
+    scope::Scope,
+};
+
+/// Who else can see a store's records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the choice of a default scope rests on it"
+)]
+pub enum Reach {
+    /// This process only.
+    Process,
+    /// Processes on this machine.
+    Machine,
+    /// Any number of machines.
+    Network,
+}
+
+/// What is being called; seen by the set-up hook of a transaction.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CallInfo {
+    /// The tool's name.
+    pub tool: Arc<str>,
+    /// Whose call it is.
+    pub scope: Scope,
+}
+
+impl CallInfo {
+    /// Describes a call.
+    #[must_use]
+    pub fn new(tool: impl Into<Arc<str>>, scope: Scope) -> Self {
+        Self {
+            tool: tool.into(),
+            scope,
+        }
+    }
+}
+
+/// A request for the right to run.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Claim {
+    /// The record.
+    pub id: RecordId,
+    /// What is asked.
+    pub fingerprint: Fingerprint,
+    /// What is being called. The tool's name may be kept in the record, the scope may not.
+    pub call: CallInfo,
+    /// At most 8 characters of an explicit key, which may be kept for operators.
+    pub key_prefix: Option<Box<str>>,
+    /// How an expired record is to be reported.
+    pub on_expired: OnExpired,
+    /// Lease mode: how long the claim is honoured without renewal.
+    pub lease: Duration,
+}
+
+impl Claim {
+    /// A claim with the default treatment of expired records and the default lease.
+    #[must_use]
+    pub const fn new(id: RecordId, fingerprint: Fingerprint, call: CallInfo) -> Self {
+        Self {
+            id,
+            fingerprint,
+            call,
+            key_prefix: None,
+            on_expired: OnExpired::New,
+            lease: crate::policy::Policy::DEFAULT_LEASE,
+        }
+    }
+}
+
+/// How a store answers a claim.
+#[derive(Debug)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the engine must handle every answer"
+)]
+pub enum Claimed<C> {
+    /// The caller has the right to run: an open transaction, or a lease.
+    New(C),
+    /// The same call runs elsewhere, or a call that cannot be told apart from it.
+    InProgress,
+    /// Another call runs under this key elsewhere.
+    Conflict,
+    /// A record decides.
+    Found(Record),
+}
+
+/// A claim of lease mode: a right with an end, and the token that proves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lease {
+    /// The record.
+    pub id: RecordId,
+    /// The fencing token.
+    pub token: i64,
+}
+
+impl Lease {
+    /// A lease as a store grants it.
+    #[must_use]
+    pub const fn new(id: RecordId, token: i64) -> Self {
+        Self { id, token }
+    }
+}
+
+/// What finishing a lease did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a guarded statement matched or it did not"
+)]
+pub enum LeaseEnd {
+    /// The record was changed as asked, at this moment.
+    Done(Timestamp),
+    /// The record is no longer under this token; nothing was changed.
+    Fenced,
+}
+
+/// A result to be recorded.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Completion {
+    /// The encoded result; `None` keeps a tombstone that says it was too large.
+    pub response: Option<Bytes>,
+    /// How long the result is kept, from the moment the finishing statement runs.
+    pub retention: Duration,
+    /// How long after that a tombstone is kept; zero for none.
+    pub tombstone: Duration,
+}
+
+impl Completion {
+    /// A completion without a tombstone.
+    #[must_use]
+    pub const fn new(response: Option<Bytes>, retention: Duration) -> Self {
+        Self {
+            response,
+            retention,
+            tombstone: Duration::ZERO,
+        }
+    }
+}
+
+/// How a transaction is to end.
+#[derive(Debug)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a store must handle every way to end"
+)]
+pub enum End {
+    /// Commit the handler's writes and this record, together.
+    Commit(Completion),
+    /// Commit the handler's writes; there is no record (an unprotected call).
+    CommitUnrecorded,
+    /// Roll the handler's writes back, then record this.
+    RollBackAndRecord(Completion),
+    /// Roll the handler's writes back; nothing is recorded.
+    RollBack,
+}
+
+/// How a transaction ended.
+#[derive(Debug)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the engine must answer every ending"
+)]
+pub enum Ended {
+    /// As asked, at this moment.
+    AsAsked(Timestamp),
+    /// The record of another call won; nothing of this one was committed.
+    Lost(Record),
+    /// Another call holds the key by now; nothing of this one was committed or recorded.
+    LostInProgress,
+    /// The handler's writes were rolled back before they could be committed (a database error had
+    /// aborted the transaction, or the database refused to serialise it); nothing is recorded.
+    Aborted(StoreError),
+    /// The handler ended the transaction itself. What became of its writes is unknown; the key is
+    /// in doubt where it had a record.
+    EndedByHandler,
+    /// The connection was lost at the commit and what became of it could not be found out.
+    Unknown(StoreError),
+}
+
+/// Keeps records. See the [contract](self#contract).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an idempotency store",
+    note = "use `MemoryStore`, `SqliteStore` or `PostgresStore`, or implement `Store` and run the conformance suite"
+)]
+pub trait Store: Send + Sync + 'static {
+    /// Who else can see these records.
+    fn reach(&self) -> Reach;
+
+    /// Reads a record, without a claim. An expired record is `None`, or
+    /// [`RecordState::Expired`] where the claim asks for it.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked. Nothing was changed.
+    fn look_up(
+        &self,
+        claim: &Claim,
+    ) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send;
+
+    /// Lease mode: claims durably, before the handler starts.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked. Unless the error is a lost connection, no claim was made;
+    /// after a lost connection there may be one, which lapses into doubt.
+    fn claim(
+        &self,
+        claim: &Claim,
+    ) -> impl Future<Output = Result<Claimed<Lease>, StoreError>> + Send;
+
+    /// Lease mode: records the result.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked; the record stays in progress until its lease ends, or is
+    /// completed.
+    fn complete(
+        &self,
+        lease: &Lease,
+        completion: Completion,
+    ) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
+
+    /// Lease mode: removes the claim; the key is free.
+    ///
+    /// # Errors
+    ///
+    /// As [`complete`](Self::complete).
+    fn release(&self, lease: &Lease) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
+
+    /// Lease mode: says that the attempt ended without telling: the record is in doubt now.
+    ///
+    /// # Errors
+    ///
+    /// As [`complete`](Self::complete).
+    fn abandon(&self, lease: &Lease) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
+
+    /// Removes up to `limit` expired records, and never one in progress or in doubt. Answers how
+    /// many it removed or reduced to a tombstone.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked. What was removed stays removed.
+    fn sweep(&self, limit: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
+}
+
+/// A store whose record commits together with the handler's writes.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no transactions, so a handler cannot take one by `&mut`",
+    note = "use `SqliteStore` or `PostgresStore`, or remove the `&mut` parameter and say with `on_error` what an error means"
+)]
+pub trait TransactionStore: Store {
+    /// What the handler is given by `&mut`.
+    type Connection: Send + 'static;
+
+    /// An open transaction. Dropping it rolls back.
+    type Transaction: DerefMut<Target = Self::Connection> + Send + 'static;
+
+    /// Claims, and opens the transaction that the handler writes through. Without a claim the
+    /// call is unprotected: the answer is always [`Claimed::New`].
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked, or stayed busy. The handler has not run; nothing was changed.
+    fn begin(
+        &self,
+        call: &CallInfo,
+        claim: Option<&Claim>,
+    ) -> impl Future<Output = Result<Claimed<Self::Transaction>, StoreError>> + Send;
+
+    /// Ends a transaction. `claim` is what it was begun with. Never fails: what went wrong is a
+    /// way of having ended.
+    fn end(
+        &self,
+        transaction: Self::Transaction,
+        claim: Option<&Claim>,
+        end: End,
+    ) -> impl Future<Output = Ended> + Send;
+}
+
+/// What kind of trouble a store had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// The database is away, or no connection came free in time.
+    Unavailable,
+    /// Others were being served for longer than the bound.
+    Busy,
+    /// The database refused to serialise the transaction, or broke a deadlock; a repeat may pass.
+    Conflict,
+    /// The handler's transaction was aborted by a database error that the handler did not report.
+    Aborted,
+    /// Tables, rights or settings are not as they must be.
+    Misconfigured,
+    /// Anything else.
+    Other,
+}
+
+/// A store's error: opaque, with its [kind](StoreErrorKind), its source, and whether anything may
+/// have been committed.
+#[derive(Debug, Clone)]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    outcome: CommitOutcome,
+    message: String,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl StoreError {
+    /// An error that left nothing behind.
+    #[must_use]
+    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            outcome: CommitOutcome::NotCommitted,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// Keeps the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Says that something may have been committed.
+    #[must_use]
+    pub fn with_outcome(mut self, outcome: CommitOutcome) -> Self {
+        self.outcome = outcome;
+        self
+    }
+
+    /// What kind of trouble it was.
+    #[must_use]
+    pub const fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// Whether anything may have been committed.
+    #[must_use]
+    pub const fn outcome(&self) -> CommitOutcome {
+        self.outcome
+    }
+
+    /// Whether a repeat may pass without anybody changing anything.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        matches!(
+            self.kind,
+            StoreErrorKind::Unavailable | StoreErrorKind::Busy | StoreErrorKind::Conflict
+        )
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for StoreError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,1 @@
+//! Idempotent tool calls for MCP servers built with rmcp.

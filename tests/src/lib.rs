@@ -1,0 +1,1 @@
+//! End-to-end, crash and interop tests of mcp-idempotent.
