@@ -6,9 +6,9 @@
 //! 1. The caller's key (or its canonical arguments) becomes an [`Identity`]: which record this
 //!    call belongs to, and what exactly was asked.
 //! 2. [`Engine::begin`] or [`Engine::begin_transaction`] answers with the recorded result, a
-//!    refusal, or an open [`Attempt`].
+//!    refusal, or an open attempt.
 //! 3. The handler runs once, under that attempt; duplicates in this process join it.
-//! 4. [`Attempt::finish`] records the result. In transaction mode the record, the result and the
+//! 4. [`TransactionAttempt::finish`] (or [`LeaseAttempt::finish`]) records the result. In transaction mode the record, the result and the
 //!    handler's writes commit together or not at all.
 //!
 //! # Features
@@ -22,6 +22,7 @@
 //! [`MemoryStore`](store::memory::MemoryStore) (lease mode only) is always there.
 
 pub mod canonical;
+pub mod engine;
 pub mod error;
 pub mod fingerprint;
 pub mod key;
@@ -37,6 +38,7 @@ pub use bytes::Bytes;
 
 pub use crate::{
     canonical::CanonicalArguments,
+    engine::{Answer, Authorize, Begun, Engine, LeaseAttempt, Request, TransactionAttempt},
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     fingerprint::{Fingerprint, Identity, KeyKind, RecordId, Secret},
     key::{IdempotencyKey, InvalidKey},
@@ -44,5 +46,5 @@ pub use crate::{
     policy::{KeyRequirement, OnError, OnExpired, Policy, Wait},
     record::{Record, RecordState, Timestamp},
     scope::{Application, Scope},
-    store::{Store, StoreError, TransactionStore},
+    store::{Store, StoreError, TransactionStore, memory::MemoryStore},
 };

@@ -25,6 +25,12 @@ pub enum Wait {
     Reject,
 }
 
+impl Wait {
+    /// How long a caller that rejects waiting still waits for the leader of its key to find out
+    /// whether there is a record.
+    pub(crate) const CLAIM_BOUND: Duration = Duration::from_secs(5);
+}
+
 /// What an error means for the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
@@ -84,6 +90,9 @@ pub struct Policy {
     pub lease: Duration,
     /// The largest result that is stored, in bytes as encoded.
     pub max_result_bytes: usize,
+    /// Lease mode only: run the handler without any protection when the store cannot be reached,
+    /// instead of refusing the call.
+    pub run_unprotected_when_store_is_unavailable: bool,
 }
 
 impl Policy {
@@ -113,6 +122,7 @@ impl Default for Policy {
             tombstone: Duration::from_secs(7 * 24 * 60 * 60),
             lease: Self::DEFAULT_LEASE,
             max_result_bytes: Self::DEFAULT_MAX_RESULT_BYTES,
+            run_unprotected_when_store_is_unavailable: false,
         }
     }
 }

@@ -9,8 +9,8 @@
 //!    [`TransactionStore::begin`] calls for one id, in any number of processes that share the
 //!    store, at most one is answered [`Claimed::New`] until that attempt has ended.
 //! 2. **A claim reports, it never waits long.** What another attempt holds is
-//!    [`Claimed::InProgress`] (the same fingerprint, or not knowable), [`Claimed::Conflict`]
-//!    (another fingerprint) or [`Claimed::Found`]; the engine polls. A store that has to queue
+//!    [`Claimed::InProgress`] (the same fingerprint), [`Claimed::Conflict`] (another one) or
+//!    [`Claimed::Found`]; the engine polls. A store that has to queue
 //!    (a single writer) bounds the queue and answers [`StoreErrorKind::Busy`].
 //! 3. **Expired is absent.** A record past its expiry is never reported, swept or not, except as
 //!    [`RecordState::Expired`] to a claim with [`OnExpired::Refuse`]. It neither blocks a new
@@ -128,7 +128,7 @@ impl Claim {
 pub enum Claimed<C> {
     /// The caller has the right to run: an open transaction, or a lease.
     New(C),
-    /// The same call runs elsewhere, or a call that cannot be told apart from it.
+    /// The very same call runs elsewhere.
     InProgress,
     /// Another call runs under this key elsewhere.
     Conflict,

@@ -1,0 +1,277 @@
+//! How a call begins: authorize, join or lead, claim, poll.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::{
+    Answer, Begun, Engine, LeaseAttempt, Request, TransactionAttempt,
+    answer::{self, Decision},
+    attempt::{self, Context, HeldLease},
+    detach::DetachOnDrop,
+    flight::{Entry, Leader, Ticket, Wake},
+};
+use crate::{
+    error::Refusal,
+    fingerprint::Identity,
+    policy::Wait,
+    store::{Claim, Claimed, Store, StoreError, StoreErrorKind, TransactionStore},
+};
+
+/// The first pause between two claims of a key that another process holds. It doubles up to
+/// [`LONGEST_PAUSE`]: short enough to follow a fast call, long enough to cost other keys nothing.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often a claim is repeated that the database refused to serialise.
+const CLAIM_REPEATS: u32 = 3;
+
+impl<S: Store> Engine<S> {
+    /// Begins a call in lease mode: the claim is durable before the handler runs.
+    ///
+    /// Dropping the future leaves nothing behind: a claim that was on its way is released.
+    pub async fn begin(&self, request: Request<'_>) -> Begun<LeaseAttempt<S>> {
+        let fail_open = request.policy.run_unprotected_when_store_is_unavailable;
+        let claimed = self
+            .lead_or_answer(&request, fail_open, |claim| {
+                let store = Arc::clone(&self.inner.store);
+                // The claim may be committed when this caller is gone: somebody has to release it.
+                DetachOnDrop::new(async move {
+                    let Some(claim) = claim else {
+                        return Ok(Claimed::New(None));
+                    };
+                    Ok(match store.claim(&claim).await? {
+                        Claimed::New(lease) => {
+                            Claimed::New(Some(HeldLease::new(Arc::clone(&store), lease)))
+                        }
+                        Claimed::InProgress => Claimed::InProgress,
+                        Claimed::Conflict => Claimed::Conflict,
+                        Claimed::Found(record) => Claimed::Found(record),
+                    })
+                })
+            })
+            .await;
+        match claimed {
+            Led::Answer(answer) => Begun::Answer(answer),
+            Led::Unprotected => Begun::Unprotected,
+            // Without an identity there is nothing to claim, and nothing to run under.
+            Led::Claimed { held: None, .. } => Begun::Unprotected,
+            Led::Claimed {
+                held: Some(held),
+                context,
+            } => Begun::Attempt(LeaseAttempt::new(held, context)),
+        }
+    }
+}
+
+impl<S: TransactionStore> Engine<S> {
+    /// Begins a call in transaction mode: the attempt holds the open transaction.
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn begin_transaction(&self, request: Request<'_>) -> Begun<TransactionAttempt<S>> {
+        let claimed = self
+            .lead_or_answer(&request, false, |claim| {
+                let call = request.call.clone();
+                async move { self.inner.store.begin(&call, claim.as_ref()).await }
+            })
+            .await;
+        match claimed {
+            Led::Answer(answer) => Begun::Answer(answer),
+            Led::Unprotected => Begun::Unprotected,
+            Led::Claimed { held, context } => Begun::Attempt(TransactionAttempt::new(
+                Arc::clone(&self.inner.store),
+                held,
+                context,
+            )),
+        }
+    }
+}
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "lives for one match; a box would cost an allocation on every call"
+)]
+enum Led<C> {
+    Answer(Answer),
+    Unprotected,
+    Claimed { held: C, context: Context },
+}
+
+impl<C> From<Refusal> for Led<C> {
+    fn from(refusal: Refusal) -> Self {
+        Self::Answer(Answer::Refused(refusal))
+    }
+}
+
+impl<S: Store> Engine<S> {
+    async fn lead_or_answer<C, F>(
+        &self,
+        request: &Request<'_>,
+        fail_open: bool,
+        claim_with: impl Fn(Option<Claim>) -> F,
+    ) -> Led<C>
+    where
+        F: Future<Output = Result<Claimed<C>, StoreError>>,
+    {
+        if let Err(refusal) = request.check().await {
+            return refusal.into();
+        }
+        let Some(identity) = &request.identity else {
+            return match claim_with(None).await {
+                Ok(Claimed::New(held)) => Led::Claimed {
+                    held,
+                    context: Context::unprotected(request),
+                },
+                Ok(_) => unreachable_answer().into(),
+                Err(error) => answer::store_unavailable(error).into(),
+            };
+        };
+        if attempt::is_held_by_this_task(identity.id) {
+            return answer::called_from_itself().into();
+        }
+        let (patient, bound) = match request.policy.wait {
+            Wait::UpTo(bound) => (true, bound),
+            // While a leader claims, everybody waits for what it finds: a caller that does not
+            // want to wait for the handler still wants the record.
+            Wait::Reject => (false, Wait::CLAIM_BOUND),
+        };
+        let deadline = Instant::now() + bound;
+        let mut entry = self.inner.flights.enter(Ticket {
+            id: identity.id,
+            fingerprint: identity.fingerprint,
+            round: request.round,
+            patient,
+        });
+        let leader = loop {
+            match entry {
+                Entry::Lead(leader) => break leader,
+                Entry::Conflict => return answer::conflict().into(),
+                Entry::InProgress => return answer::in_progress().into(),
+                Entry::Full => return answer::too_many_waiting().into(),
+                Entry::Wait(mut waiting) => {
+                    let woken = timeout_at(deadline, &mut waiting.wake).await;
+                    drop(waiting);
+                    let Ok(Ok(woken)) = woken else {
+                        return answer::in_progress().into();
+                    };
+                    if let Wake::Lead(leader) = woken {
+                        entry = Entry::Lead(leader);
+                        continue;
+                    }
+                    return self.wake(woken, request, identity).await;
+                }
+            }
+        };
+        self.claim_as_leader(
+            leader, request, identity, deadline, patient, fail_open, claim_with,
+        )
+        .await
+    }
+
+    /// A waiter is answered by what the leader found or made.
+    async fn wake<C>(&self, wake: Wake, request: &Request<'_>, identity: &Identity) -> Led<C> {
+        // A right that was withdrawn while the caller waited counts.
+        if let Err(refusal) = request.check().await {
+            return refusal.into();
+        }
+        match wake {
+            Wake::Record(record) => match answer::decide(record, identity, true) {
+                Decision::Answer(answer) => Led::Answer(answer),
+                Decision::InProgress => answer::in_progress().into(),
+            },
+            Wake::InputRequired(response) => Led::Answer(Answer::Replayed(super::Replay {
+                response,
+                at: None,
+                joined: true,
+            })),
+            Wake::Conflict => answer::conflict().into(),
+            Wake::InProgress => answer::in_progress().into(),
+            Wake::GaveUp | Wake::Lead(_) => answer::gave_up().into(),
+        }
+    }
+
+    async fn claim_as_leader<C, F>(
+        &self,
+        mut leader: Leader,
+        request: &Request<'_>,
+        identity: &Identity,
+        deadline: Instant,
+        patient: bool,
+        fail_open: bool,
+        claim_with: impl Fn(Option<Claim>) -> F,
+    ) -> Led<C>
+    where
+        F: Future<Output = Result<Claimed<C>, StoreError>>,
+    {
+        let mut claim = Claim::new(identity.id, identity.fingerprint, request.call.clone());
+        claim.key_prefix.clone_from(&identity.key_prefix);
+        claim.on_expired = request.policy.on_expired;
+        claim.lease = request.policy.lease;
+        let mut pause = FIRST_PAUSE;
+        let mut repeats = 0;
+        loop {
+            match claim_with(Some(claim.clone())).await {
+                Ok(Claimed::New(held)) => {
+                    leader.running();
+                    return Led::Claimed {
+                        held,
+                        context: Context::protected(request, identity, claim, leader),
+                    };
+                }
+                Ok(Claimed::Conflict) => {
+                    // Whoever waits here may be the rightful one: each asks for itself.
+                    leader.step_down();
+                    return answer::conflict().into();
+                }
+                Ok(Claimed::Found(record)) => {
+                    match answer::decide(record.clone(), identity, false) {
+                        Decision::Answer(answer) => {
+                            leader.share(&record);
+                            return Led::Answer(answer);
+                        }
+                        Decision::InProgress => leader.found_running(),
+                    }
+                }
+                Ok(Claimed::InProgress) => leader.found_running(),
+                Err(error)
+                    if error.kind() == StoreErrorKind::Conflict && repeats < CLAIM_REPEATS =>
+                {
+                    repeats += 1;
+                    continue;
+                }
+                Err(error) => {
+                    if fail_open && error.is_transient() {
+                        leader.step_down();
+                        return Led::Unprotected;
+                    }
+                    leader.fail();
+                    return answer::store_unavailable(error).into();
+                }
+            }
+            let now = Instant::now();
+            if !patient || now >= deadline {
+                leader.step_down();
+                return answer::in_progress().into();
+            }
+            sleep_until(deadline.min(now + pause)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+impl Request<'_> {
+    async fn check(&self) -> Result<(), Refusal> {
+        match self.authorize {
+            Some(authorize) => authorize.authorize(&self.call).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// A store answered a call without a claim as if it had one.
+fn unreachable_answer() -> Refusal {
+    answer::store_unavailable(StoreError::new(
+        StoreErrorKind::Other,
+        "the store answered a call without a claim with a record",
+    ))
+}

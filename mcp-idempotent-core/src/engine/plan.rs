@@ -1,0 +1,164 @@
+//! What is recorded: the table of design, as two functions.
+
+use crate::{
+    fingerprint::KeyKind,
+    outcome::ResultKind,
+    policy::{OnError, Policy},
+};
+
+/// What to do with a transaction-mode attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TransactionPlan {
+    Commit,
+    RollBackAndRecord,
+    RollBack,
+}
+
+/// What to do with a lease-mode attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LeasePlan {
+    Record,
+    Release,
+    InDoubt,
+}
+
+pub(super) fn transaction(
+    kind: ResultKind,
+    on_error: OnError,
+    key: Option<KeyKind>,
+) -> TransactionPlan {
+    use TransactionPlan::{Commit, RollBack, RollBackAndRecord};
+    match kind {
+        ResultKind::Success | ResultKind::Task => Commit,
+        ResultKind::ErrorResult => match on_error {
+            OnError::Commit => Commit,
+            OnError::Record => RollBackAndRecord,
+            OnError::Release => RollBack,
+            // A derived key has no owner who would choose another one: a passing failure would
+            // stick for the whole window.
+            OnError::Default | OnError::InDoubt => match key {
+                Some(KeyKind::Explicit) => RollBackAndRecord,
+                Some(KeyKind::Derived) | None => RollBack,
+            },
+        },
+        ResultKind::ProtocolError => match on_error {
+            OnError::Record => RollBackAndRecord,
+            OnError::Default | OnError::Release | OnError::Commit | OnError::InDoubt => RollBack,
+        },
+        ResultKind::NotExecuted
+        | ResultKind::NotCalled
+        | ResultKind::InputRequired
+        | ResultKind::Panicked => RollBack,
+    }
+}
+
+pub(super) fn lease(kind: ResultKind, on_error: OnError, key: KeyKind) -> LeasePlan {
+    use LeasePlan::{InDoubt, Record, Release};
+    let by_author = match on_error {
+        OnError::Release => Release,
+        OnError::Record => Record,
+        OnError::Default | OnError::Commit | OnError::InDoubt => InDoubt,
+    };
+    match kind {
+        ResultKind::Success | ResultKind::Task => Record,
+        ResultKind::ErrorResult if key == KeyKind::Explicit => Record,
+        ResultKind::ErrorResult | ResultKind::ProtocolError => by_author,
+        ResultKind::NotExecuted | ResultKind::NotCalled | ResultKind::InputRequired => Release,
+        ResultKind::Panicked => InDoubt,
+    }
+}
+
+/// How long a result is kept.
+pub(super) fn retention(policy: &Policy, key: KeyKind) -> std::time::Duration {
+    match key {
+        KeyKind::Explicit => policy.retention,
+        KeyKind::Derived => policy.window,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transaction_mode_records_as_the_table_says() {
+        use ResultKind as K;
+        use TransactionPlan::{Commit, RollBack, RollBackAndRecord};
+        let explicit = Some(KeyKind::Explicit);
+        let derived = Some(KeyKind::Derived);
+        for (kind, on_error, key, expected) in [
+            (K::Success, OnError::Default, explicit, Commit),
+            (K::Success, OnError::Release, derived, Commit),
+            (K::Task, OnError::Default, explicit, Commit),
+            (
+                K::ErrorResult,
+                OnError::Default,
+                explicit,
+                RollBackAndRecord,
+            ),
+            (K::ErrorResult, OnError::Default, derived, RollBack),
+            (K::ErrorResult, OnError::Default, None, RollBack),
+            (K::ErrorResult, OnError::Record, derived, RollBackAndRecord),
+            (K::ErrorResult, OnError::Release, explicit, RollBack),
+            (K::ErrorResult, OnError::Commit, derived, Commit),
+            (K::ProtocolError, OnError::Default, explicit, RollBack),
+            (K::ProtocolError, OnError::Commit, explicit, RollBack),
+            (
+                K::ProtocolError,
+                OnError::Record,
+                derived,
+                RollBackAndRecord,
+            ),
+            (K::NotExecuted, OnError::Record, explicit, RollBack),
+            (K::NotCalled, OnError::Record, explicit, RollBack),
+            (K::InputRequired, OnError::Commit, explicit, RollBack),
+            (K::Panicked, OnError::Record, explicit, RollBack),
+        ] {
+            assert_eq!(
+                transaction(kind, on_error, key),
+                expected,
+                "{kind:?} {on_error:?} {key:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn lease_mode_records_as_the_table_says() {
+        use LeasePlan::{InDoubt, Record, Release};
+        use ResultKind as K;
+        for (kind, on_error, key, expected) in [
+            (K::Success, OnError::InDoubt, KeyKind::Derived, Record),
+            (K::Task, OnError::Release, KeyKind::Explicit, Record),
+            (K::ErrorResult, OnError::Release, KeyKind::Explicit, Record),
+            (K::ErrorResult, OnError::Release, KeyKind::Derived, Release),
+            (K::ErrorResult, OnError::InDoubt, KeyKind::Derived, InDoubt),
+            (
+                K::ProtocolError,
+                OnError::InDoubt,
+                KeyKind::Explicit,
+                InDoubt,
+            ),
+            (
+                K::ProtocolError,
+                OnError::Release,
+                KeyKind::Explicit,
+                Release,
+            ),
+            (K::NotExecuted, OnError::InDoubt, KeyKind::Explicit, Release),
+            (K::NotCalled, OnError::InDoubt, KeyKind::Explicit, Release),
+            (
+                K::InputRequired,
+                OnError::InDoubt,
+                KeyKind::Explicit,
+                Release,
+            ),
+            (K::Panicked, OnError::Release, KeyKind::Explicit, InDoubt),
+        ] {
+            assert_eq!(
+                lease(kind, on_error, key),
+                expected,
+                "{kind:?} {on_error:?} {key:?}"
+            );
+        }
+    }
+}
