@@ -38,7 +38,10 @@ pub use bytes::Bytes;
 
 pub use crate::{
     canonical::CanonicalArguments,
-    engine::{Answer, Authorize, Begun, Engine, LeaseAttempt, Request, TransactionAttempt},
+    engine::{
+        Answer, Authorize, Begun, DetachOnDrop, Engine, HandlerPanicked, LeaseAttempt, Request,
+        TransactionAttempt,
+    },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     fingerprint::{Fingerprint, Identity, KeyKind, RecordId, Secret},
     key::{IdempotencyKey, InvalidKey},
@@ -46,5 +49,5 @@ pub use crate::{
     policy::{KeyRequirement, OnError, OnExpired, Policy, Wait},
     record::{Record, RecordState, Timestamp},
     scope::{Application, Scope},
-    store::{Store, StoreError, TransactionStore, memory::MemoryStore},
+    store::{CallInfo, Store, StoreError, TransactionStore, memory::MemoryStore},
 };

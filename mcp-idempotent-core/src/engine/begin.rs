@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::Refusal,
     fingerprint::Identity,
-    policy::Wait,
+    policy::{Policy, Wait},
     store::{Claim, Claimed, Store, StoreError, StoreErrorKind, TransactionStore},
 };
 
@@ -97,6 +97,31 @@ enum Led<C> {
     Claimed { held: C, context: Context },
 }
 
+/// How long a caller waits, and whether it waits for a handler at all.
+#[derive(Clone, Copy)]
+struct Patience {
+    deadline: Instant,
+    patient: bool,
+}
+
+impl Patience {
+    fn of(wait: Wait) -> Self {
+        let (patient, bound) = match wait {
+            Wait::UpTo(bound) => (true, bound),
+            // While a leader claims, everybody waits for what it finds: a caller that does not
+            // want to wait for the handler still wants the record.
+            Wait::Reject => (false, Wait::CLAIM_BOUND),
+        };
+        let now = Instant::now();
+        Self {
+            deadline: now
+                .checked_add(bound)
+                .unwrap_or(now + Policy::DEFAULT_RETENTION),
+            patient,
+        }
+    }
+}
+
 impl<C> From<Refusal> for Led<C> {
     fn from(refusal: Refusal) -> Self {
         Self::Answer(Answer::Refused(refusal))
@@ -129,18 +154,12 @@ impl<S: Store> Engine<S> {
         if attempt::is_held_by_this_task(identity.id) {
             return answer::called_from_itself().into();
         }
-        let (patient, bound) = match request.policy.wait {
-            Wait::UpTo(bound) => (true, bound),
-            // While a leader claims, everybody waits for what it finds: a caller that does not
-            // want to wait for the handler still wants the record.
-            Wait::Reject => (false, Wait::CLAIM_BOUND),
-        };
-        let deadline = Instant::now() + bound;
+        let patience = Patience::of(request.policy.wait);
         let mut entry = self.inner.flights.enter(Ticket {
             id: identity.id,
             fingerprint: identity.fingerprint,
             round: request.round,
-            patient,
+            patient: patience.patient,
         });
         let leader = loop {
             match entry {
@@ -149,7 +168,7 @@ impl<S: Store> Engine<S> {
                 Entry::InProgress => return answer::in_progress().into(),
                 Entry::Full => return answer::too_many_waiting().into(),
                 Entry::Wait(mut waiting) => {
-                    let woken = timeout_at(deadline, &mut waiting.wake).await;
+                    let woken = timeout_at(patience.deadline, &mut waiting.wake).await;
                     drop(waiting);
                     let Ok(Ok(woken)) = woken else {
                         return answer::in_progress().into();
@@ -162,10 +181,8 @@ impl<S: Store> Engine<S> {
                 }
             }
         };
-        self.claim_as_leader(
-            leader, request, identity, deadline, patient, fail_open, claim_with,
-        )
-        .await
+        self.claim_as_leader(leader, request, identity, patience, fail_open, claim_with)
+            .await
     }
 
     /// A waiter is answered by what the leader found or made.
@@ -195,8 +212,7 @@ impl<S: Store> Engine<S> {
         mut leader: Leader,
         request: &Request<'_>,
         identity: &Identity,
-        deadline: Instant,
-        patient: bool,
+        patience: Patience,
         fail_open: bool,
         claim_with: impl Fn(Option<Claim>) -> F,
     ) -> Led<C>
@@ -249,11 +265,11 @@ impl<S: Store> Engine<S> {
                 }
             }
             let now = Instant::now();
-            if !patient || now >= deadline {
+            if !patience.patient || now >= patience.deadline {
                 leader.step_down();
                 return answer::in_progress().into();
             }
-            sleep_until(deadline.min(now + pause)).await;
+            sleep_until(patience.deadline.min(now + pause)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }

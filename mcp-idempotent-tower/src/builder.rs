@@ -1,0 +1,172 @@
+//! Building an [`Idempotency`].
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use mcp_idempotent_core::{Application, Policy, Scope, Secret, Store, Wait, engine::EngineBuilder};
+use rmcp::{RoleServer, service::RequestContext};
+
+use crate::{
+    idempotency::{Idempotency, Settings},
+    scope::{AuthorizeHook, Denied, ScopeSource},
+};
+
+/// Builds an [`Idempotency`]; what is not said keeps its default.
+pub struct IdempotencyBuilder<S> {
+    engine: EngineBuilder<S>,
+    settings: Settings,
+}
+
+/// The settings contradict each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildError {
+    message: String,
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+impl<S: Store> IdempotencyBuilder<S> {
+    pub(crate) fn new(application: impl Into<Application>, store: S) -> Self {
+        Self {
+            engine: mcp_idempotent_core::Engine::builder(application, store),
+            settings: Settings::default(),
+        }
+    }
+
+    /// Resolves whose key it is from the request, for example from what an authentication layer
+    /// left in the [`http::request::Parts`]. Return what survives a token refresh: the subject,
+    /// never the token or the session. A refusal is sent to the caller; nothing is executed.
+    #[must_use]
+    pub fn scope_from(
+        mut self,
+        resolver: impl Fn(&RequestContext<RoleServer>) -> Result<Scope, Denied> + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.scope = ScopeSource::Resolver(Arc::new(resolver));
+        self
+    }
+
+    /// One scope for every call: this server acts for one principal.
+    #[must_use]
+    pub fn scope_fixed(mut self, scope: impl Into<Arc<str>>) -> Self {
+        self.settings.scope = ScopeSource::Fixed(Scope::new(scope));
+        self
+    }
+
+    /// Lets all callers share one scope. **A caller that knows or guesses another one's key, or
+    /// sends equal arguments without a key, gets that one's result.**
+    #[must_use]
+    pub fn scope_shared_by_all_callers(self) -> Self {
+        self.scope_fixed("shared by all callers")
+    }
+
+    /// Asks before every new call, replay and join (again when it wakes) whether the caller may
+    /// call the tool. Checks inside a handler do not protect replays.
+    #[must_use]
+    pub fn authorize(
+        mut self,
+        hook: impl for<'a> Fn(
+            &'a RequestContext<RoleServer>,
+            &'a str,
+        ) -> Pin<Box<dyn Future<Output = Result<(), Denied>> + Send + 'a>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.settings.authorize = Some(AuthorizeHook(Arc::new(hook)));
+        self
+    }
+
+    /// The policy of tools that say nothing else.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.settings.policy = Arc::new(policy);
+        self
+    }
+
+    /// Turns record ids and fingerprints into keyed hashes, so that low-entropy arguments cannot be
+    /// guessed from a dump of the store. All processes that share the store need the same secret.
+    #[must_use]
+    pub fn secret(mut self, secret: Secret) -> Self {
+        self.engine = self.engine.with_secret(secret);
+        self
+    }
+
+    /// How many calls may wait for a running one, per key and in this process.
+    #[must_use]
+    pub fn waiter_limits(mut self, per_key: usize, per_process: usize) -> Self {
+        self.engine = self.engine.with_waiter_limits(per_key, per_process);
+        self
+    }
+
+    /// Gives refusals as tool results with `isError`, for hosts that hide protocol errors from the
+    /// model.
+    #[must_use]
+    pub fn refusals_as_results(mut self, yes: bool) -> Self {
+        self.settings.refusals_as_results = yes;
+        self
+    }
+
+    /// Lets a replay say so in a content block as well: hosts do not show `_meta` to the model.
+    #[must_use]
+    pub fn announce_replays(mut self, yes: bool) -> Self {
+        self.settings.announce_replays = yes;
+        self
+    }
+
+    /// Checks the settings and builds.
+    ///
+    /// # Errors
+    ///
+    /// A duration of the policy is zero or longer than a hundred years, or the policy's pointers
+    /// are no JSON pointers.
+    pub fn build(self) -> Result<Idempotency<S>, BuildError> {
+        check(&self.settings.policy)?;
+        Ok(Idempotency::from_parts(self.engine.build(), self.settings))
+    }
+}
+
+impl<S> fmt::Debug for IdempotencyBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyBuilder")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
+
+fn check(policy: &Policy) -> Result<(), BuildError> {
+    let wait = match policy.wait {
+        Wait::UpTo(bound) => bound,
+        _ => Duration::from_secs(1),
+    };
+    for (name, duration) in [
+        ("retention", policy.retention),
+        ("window", policy.window),
+        ("lease", policy.lease),
+        ("wait", wait),
+    ] {
+        if duration.is_zero() || duration > LONGEST {
+            return Err(BuildError {
+                message: format!(
+                    "the policy's {name} is {duration:?}; it must be more than zero and at most a hundred years"
+                ),
+            });
+        }
+    }
+    for pointer in policy.ignored.iter().chain(policy.key_argument.as_ref()) {
+        if !pointer.starts_with('/') {
+            return Err(BuildError {
+                message: format!(
+                    "{pointer:?} is no JSON pointer; write \"/{pointer}\" for the top-level argument"
+                ),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! One annotated call, from its key to its answer.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use mcp_idempotent_core::{
+    Action, Answer, Begun, CallInfo, CanonicalArguments, CommitOutcome, DetachOnDrop, ErrorKind,
+    HandlerPanicked, KeyKind, KeyRequirement, Policy, Refusal, Request, Scope, Store,
+    TransactionStore,
+};
+use rmcp::{ErrorData, model::CallToolResponse};
+
+use crate::{
+    call::Call,
+    idempotency::Idempotency,
+    options::ToolOptions,
+    result::{self, Handled, ToolResult},
+    scope::AuthorizeRequest,
+    wire,
+};
+
+/// What the macro's closure returns.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct Outcome(pub(crate) Handled);
+
+impl Outcome {
+    /// The author's function returned.
+    pub fn returned(result: Result<CallToolResponse, ErrorData>) -> Self {
+        Self(Handled::returned(result))
+    }
+
+    /// One of the author's extractors refused the call.
+    pub const fn not_called(error: ErrorData) -> Self {
+        Self(Handled::not_called(error))
+    }
+}
+
+/// Runs a handler in transaction mode.
+#[doc(hidden)]
+pub async fn run_in_transaction<S, H>(
+    idempotency: &Idempotency<S>,
+    options: &'static ToolOptions,
+    call: Call,
+    handler: H,
+) -> Result<CallToolResponse, ErrorData>
+where
+    S: TransactionStore,
+    H: for<'c> FnOnce(Call, &'c mut S::Connection) -> BoxFuture<'c, Outcome> + Send + 'static,
+{
+    let policy = idempotency.policy_of(options);
+    let answer = async {
+        let request = identify(idempotency, &policy, &call)?;
+        let authorize = idempotency
+            .settings()
+            .authorize
+            .as_ref()
+            .map(|hook| AuthorizeRequest {
+                hook,
+                context: &call.context,
+            });
+        let begun = match &authorize {
+            Some(authorize) => {
+                let request = request.with_authorize(authorize);
+                idempotency.engine.begin_transaction(request).await
+            }
+            None => idempotency.engine.begin_transaction(request).await,
+        };
+        match begun {
+            Begun::Answer(answer) => Ok(Err(answer)),
+            Begun::Attempt(attempt) => Ok(Ok(attempt)),
+            // Only lease mode can be told to do without a store.
+            Begun::Unprotected => Err(unprotected_transaction()),
+        }
+    }
+    .await;
+    match answer {
+        Err(refusal) => refuse(idempotency, &refusal),
+        Ok(Err(answer)) => answer_without_running(idempotency, answer),
+        Ok(Ok(mut attempt)) => {
+            let call = without_added_argument(call, options);
+            let idempotency = idempotency.clone();
+            DetachOnDrop::new(async move {
+                let outcome = attempt
+                    .run(move |connection| handler(call, connection))
+                    .await;
+                let handled = handled(outcome);
+                let answer = attempt.finish(&handled).await;
+                answer_after_running(&idempotency, answer, handled)
+            })
+            .await
+        }
+    }
+}
+
+/// Runs a handler in lease mode.
+#[doc(hidden)]
+pub async fn run_under_lease<S, H>(
+    idempotency: &Idempotency<S>,
+    options: &'static ToolOptions,
+    call: Call,
+    handler: H,
+) -> Result<CallToolResponse, ErrorData>
+where
+    S: Store,
+    H: FnOnce(Call) -> BoxFuture<'static, Outcome> + Send + 'static,
+{
+    let policy = idempotency.policy_of(options);
+    let answer = async {
+        let request = identify(idempotency, &policy, &call)?;
+        let authorize = idempotency
+            .settings()
+            .authorize
+            .as_ref()
+            .map(|hook| AuthorizeRequest {
+                hook,
+                context: &call.context,
+            });
+        Ok(match &authorize {
+            Some(authorize) => {
+                let request = request.with_authorize(authorize);
+                idempotency.engine.begin(request).await
+            }
+            None => idempotency.engine.begin(request).await,
+        })
+    }
+    .await;
+    let attempt = match answer {
+        Err(refusal) => return refuse(idempotency, &refusal),
+        Ok(Begun::Answer(answer)) => return answer_without_running(idempotency, answer),
+        Ok(Begun::Attempt(attempt)) => Some(attempt),
+        Ok(Begun::Unprotected) => None,
+    };
+    let call = without_added_argument(call, options);
+    let idempotency = idempotency.clone();
+    DetachOnDrop::new(async move {
+        let Some(mut attempt) = attempt else {
+            return handler(call).await.0.result;
+        };
+        // Calling the handler may panic too, before there is a future.
+        let outcome = attempt.run(async move { handler(call).await }).await;
+        let handled = handled(outcome);
+        let answer = attempt.finish(&handled).await;
+        answer_after_running(&idempotency, answer, handled)
+    })
+    .await
+}
+
+fn identify<'a, S: Store>(
+    idempotency: &Idempotency<S>,
+    policy: &'a Arc<Policy>,
+    call: &Call,
+) -> Result<Request<'a>, Refusal> {
+    let tool: Arc<str> = Arc::from(&*call.name);
+    let key = call.key(policy.key_argument.as_deref())?;
+    let kind = match (&key, policy.key) {
+        (Some(_), _) => KeyKind::Explicit,
+        (None, KeyRequirement::Required) => return Err(key_required(policy)),
+        (None, KeyRequirement::Explicit) => {
+            let call = CallInfo::new(tool, Scope::new(""));
+            return Ok(Request::unprotected(call, policy));
+        }
+        (None, _) => KeyKind::Derived,
+    };
+    let engine = &idempotency.engine;
+    let scope =
+        idempotency
+            .settings()
+            .scope
+            .resolve(&call.context, engine.store().reach(), kind)?;
+    let left_out: Vec<Arc<str>>;
+    let left_out = match &policy.key_argument {
+        None => &*policy.ignored,
+        Some(argument) => {
+            left_out = policy.ignored.iter().chain([argument]).cloned().collect();
+            &left_out
+        }
+    };
+    let arguments = CanonicalArguments::new(call.arguments.as_ref(), left_out);
+    let identity = engine.identify(&scope, key.as_ref(), &tool, &arguments);
+    Ok(Request::new(CallInfo::new(tool, scope), identity, policy).with_round(call.round()))
+}
+
+fn without_added_argument(mut call: Call, options: &ToolOptions) -> Call {
+    if let Some(name) = options.added_argument()
+        && let Some(arguments) = &mut call.arguments
+    {
+        arguments.remove(name);
+    }
+    call
+}
+
+fn handled(outcome: Result<Outcome, HandlerPanicked>) -> Handled {
+    match outcome {
+        Ok(Outcome(handled)) => handled,
+        Err(HandlerPanicked { .. }) => Handled::panicked(),
+    }
+}
+
+fn answer_without_running<S>(idempotency: &Idempotency<S>, answer: Answer) -> ToolResult {
+    match answer {
+        Answer::Replayed(replay) => {
+            result::replay(&replay, idempotency.settings().announce_replays).unwrap_or_else(
+                |error| {
+                    tracing::error!(%error, "a stored result could not be read");
+                    refuse(idempotency, &unreadable())
+                },
+            )
+        }
+        Answer::Refused(refusal) => refuse(idempotency, &refusal),
+        Answer::Executed => refuse(idempotency, &unreadable()),
+    }
+}
+
+fn answer_after_running<S>(
+    idempotency: &Idempotency<S>,
+    answer: Answer,
+    handled: Handled,
+) -> ToolResult {
+    match answer {
+        Answer::Executed => handled.result,
+        other => answer_without_running(idempotency, other),
+    }
+}
+
+fn refuse<S>(idempotency: &Idempotency<S>, refusal: &Refusal) -> ToolResult {
+    if idempotency.settings().refusals_as_results {
+        Ok(wire::error_result(refusal).into())
+    } else {
+        Err(wire::error_data(refusal))
+    }
+}
+
+fn key_required(policy: &Policy) -> Refusal {
+    let place = match policy.key_argument.as_deref() {
+        Some(pointer) => format!(" or in the argument {pointer}"),
+        None => String::new(),
+    };
+    Refusal::new(
+        ErrorKind::KeyRequired,
+        CommitOutcome::NotCommitted,
+        Action::UseNewKey,
+        format!(
+            "This tool takes calls with an idempotency key only, so the call was not executed. \
+             Make a new unique key for this intent, send it in `_meta[\"{key}\"]`{place}, and send \
+             the same key again on every retry.",
+            key = wire::KEY
+        ),
+    )
+}
+
+fn unreadable() -> Refusal {
+    Refusal::new(
+        ErrorKind::OutcomeUnknown,
+        CommitOutcome::Committed,
+        Action::AskOperator,
+        "The call with this idempotency key was executed, but its stored result cannot be read. It \
+         was not executed again.",
+    )
+}
+
+fn unprotected_transaction() -> Refusal {
+    Refusal::new(
+        ErrorKind::StoreUnavailable,
+        CommitOutcome::NotCommitted,
+        Action::RetrySameKey,
+        "The store of idempotency records could not be reached, so the call was not executed. Send \
+         it again with the same key.",
+    )
+}

@@ -1,0 +1,151 @@
+//! A tool's result as bytes, and back.
+
+use mcp_idempotent_core::{Bytes, HandlerResult, ResultKind, engine::Replay};
+use rmcp::{
+    ErrorData,
+    model::{CallToolResponse, CallToolResult, CreateTaskResult, ErrorCode, InputRequiredResult},
+};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{not_executed::NotExecuted, wire};
+
+/// What a tool handler returns.
+pub(crate) type ToolResult = Result<CallToolResponse, ErrorData>;
+
+/// The first byte of a stored result: the version of this format.
+const VERSION: u8 = 1;
+
+/// The second byte: what follows.
+mod tag {
+    pub(super) const RESULT: u8 = b'r';
+    pub(super) const TASK: u8 = b't';
+    pub(super) const INPUT_REQUIRED: u8 = b'i';
+    pub(super) const ERROR: u8 = b'e';
+}
+
+/// How a handler ended, and what it returned.
+#[derive(Debug)]
+pub(crate) struct Handled {
+    pub(crate) kind: ResultKind,
+    pub(crate) result: ToolResult,
+}
+
+impl Handled {
+    pub(crate) fn returned(mut result: ToolResult) -> Self {
+        let kind = match &mut result {
+            Ok(CallToolResponse::Complete(result)) if result.is_error == Some(true) => {
+                ResultKind::ErrorResult
+            }
+            Ok(CallToolResponse::InputRequired(_)) => ResultKind::InputRequired,
+            Ok(CallToolResponse::Task(_)) => ResultKind::Task,
+            Ok(_) => ResultKind::Success,
+            Err(error) => {
+                if NotExecuted::unmark(error) {
+                    ResultKind::NotExecuted
+                } else {
+                    ResultKind::ProtocolError
+                }
+            }
+        };
+        Self { kind, result }
+    }
+
+    pub(crate) const fn not_called(error: ErrorData) -> Self {
+        Self {
+            kind: ResultKind::NotCalled,
+            result: Err(error),
+        }
+    }
+
+    pub(crate) fn panicked() -> Self {
+        Self {
+            kind: ResultKind::Panicked,
+            result: Err(ErrorData::internal_error("the tool panicked", None)),
+        }
+    }
+}
+
+impl HandlerResult for Handled {
+    fn kind(&self) -> ResultKind {
+        self.kind
+    }
+
+    fn encode(&self) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(match &self.result {
+            Ok(CallToolResponse::Complete(result)) => bytes(tag::RESULT, result)?,
+            Ok(CallToolResponse::Task(task)) => bytes(tag::TASK, task)?,
+            Ok(CallToolResponse::InputRequired(required)) => bytes(tag::INPUT_REQUIRED, required)?,
+            Ok(_) => return Err("a kind of tool result that this version does not know".into()),
+            Err(error) => bytes(tag::ERROR, error)?,
+        })
+    }
+}
+
+fn bytes(tag: u8, value: &impl Serialize) -> Result<Bytes, serde_json::Error> {
+    let mut bytes = Vec::with_capacity(256);
+    bytes.extend([VERSION, tag]);
+    serde_json::to_writer(&mut bytes, value)?;
+    Ok(bytes.into())
+}
+
+/// The recorded result, marked as a replay.
+///
+/// # Errors
+///
+/// The bytes are of no form that this version knows.
+pub(crate) fn replay(replay: &Replay, announce: bool) -> Result<ToolResult, serde_json::Error> {
+    let mut result = decode(&replay.response)?;
+    let Some(at) = replay.at else {
+        return Ok(result);
+    };
+    match &mut result {
+        Ok(CallToolResponse::Complete(result)) => {
+            wire::mark_replayed(&mut result.meta, at);
+            if announce {
+                result.content.push(wire::replay_notice(at));
+            }
+        }
+        Ok(CallToolResponse::Task(task)) => wire::mark_replayed(&mut task.meta, at),
+        // An error has no `_meta`.
+        Ok(_) | Err(_) => {}
+    }
+    Ok(result)
+}
+
+fn decode(stored: &[u8]) -> Result<ToolResult, serde_json::Error> {
+    let [VERSION, tag, json @ ..] = stored else {
+        return Err(unknown_form());
+    };
+    Ok(match *tag {
+        tag::RESULT => Ok(from::<CallToolResult>(json)?.into()),
+        tag::TASK => Ok(CallToolResponse::Task(from::<CreateTaskResult>(json)?)),
+        tag::INPUT_REQUIRED => Ok(from::<InputRequiredResult>(json)?.into()),
+        tag::ERROR => {
+            let error = from::<StoredError>(json)?;
+            Err(ErrorData::new(error.code, error.message, error.data))
+        }
+        _ => return Err(unknown_form()),
+    })
+}
+
+fn from<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(json)
+}
+
+fn unknown_form() -> serde_json::Error {
+    serde::de::Error::custom("a stored result of an unknown form")
+}
+
+/// As [`ErrorData`], but `data: null` stays apart from no `data`.
+#[derive(Deserialize)]
+struct StoredError {
+    code: ErrorCode,
+    message: String,
+    #[serde(default, deserialize_with = "present")]
+    data: Option<Value>,
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}

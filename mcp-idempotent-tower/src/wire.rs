@@ -1,0 +1,82 @@
+//! Every name that goes over the wire.
+
+use mcp_idempotent_core::{Refusal, Timestamp};
+use rmcp::{
+    ErrorData,
+    model::{CallToolResult, ContentBlock, ErrorCode, MetaObject},
+};
+use serde_json::{Map, Value, json};
+
+/// Where a client puts its key: `_meta["idempotency-key"]`.
+pub const KEY: &str = "idempotency-key";
+
+/// The namespaced alias of [`KEY`].
+pub const KEY_ALIAS: &str = "io.github.mcp-idempotent/idempotency-key";
+
+/// `_meta` of a result that was not made by this call: `{"at": "<RFC 3339>"}`.
+pub const REPLAYED: &str = "io.github.mcp-idempotent/replayed";
+
+/// `_meta` of a tool's entry in `tools/list`: its contract.
+pub const CONTRACT: &str = "io.github.mcp-idempotent/idempotency";
+
+/// `_meta` of a refusal that is given as a tool result: what [`error_data`] puts in `data`.
+pub const REFUSAL: &str = "io.github.mcp-idempotent/refusal";
+
+/// Marks an error in `data` that proves that nothing happened; removed before it is sent.
+pub(crate) const NOT_EXECUTED: &str = "io.github.mcp-idempotent/not-executed";
+
+/// How rmcp's errors begin that say that arguments did not parse; rmcp answers them as `isError`.
+pub(crate) const ARGUMENTS_DID_NOT_PARSE: &str = "failed to deserialize parameters:";
+
+fn refusal_data(refusal: &Refusal) -> Map<String, Value> {
+    let mut data = Map::new();
+    data.insert("type".into(), refusal.kind().as_str().into());
+    data.insert("outcome".into(), refusal.outcome().as_str().into());
+    data.insert("action".into(), refusal.action().as_str().into());
+    if let Some(after) = refusal.retry_after() {
+        let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        data.insert("retryAfterMs".into(), millis.into());
+    }
+    data
+}
+
+/// A refusal as a JSON-RPC error: `-32602` where the caller must act, `-32603` where the server
+/// failed. `data` is `{type, outcome, action, retryAfterMs?}`.
+#[must_use]
+pub fn error_data(refusal: &Refusal) -> ErrorData {
+    let code = if refusal.kind().is_callers() {
+        ErrorCode::INVALID_PARAMS
+    } else {
+        ErrorCode::INTERNAL_ERROR
+    };
+    ErrorData::new(
+        code,
+        refusal.message().to_owned(),
+        Some(Value::Object(refusal_data(refusal))),
+    )
+}
+
+/// A refusal as a tool result with `isError`, for hosts that hide protocol errors from the model.
+#[must_use]
+pub fn error_result(refusal: &Refusal) -> CallToolResult {
+    let mut result = CallToolResult::error(vec![ContentBlock::text(refusal.message())]);
+    result
+        .meta
+        .get_or_insert_with(MetaObject::default)
+        .insert(REFUSAL.into(), Value::Object(refusal_data(refusal)));
+    result
+}
+
+/// Marks a result as not made by this call.
+pub(crate) fn mark_replayed(meta: &mut Option<MetaObject>, at: Timestamp) {
+    meta.get_or_insert_with(MetaObject::default)
+        .insert(REPLAYED.into(), json!({ "at": at.to_string() }));
+}
+
+/// What a replay says to a model, where that is asked for.
+pub(crate) fn replay_notice(at: Timestamp) -> ContentBlock {
+    ContentBlock::text(format!(
+        "This call was already executed at {at}; this is its result. It was not executed again. \
+         To run it again, send a new idempotency key."
+    ))
+}
