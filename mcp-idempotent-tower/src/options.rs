@@ -8,10 +8,6 @@ use rmcp::model::JsonObject;
 /// What `#[idempotent(…)]` was given; `None` leaves the server's own policy in force.
 #[derive(Debug, Clone, Copy)]
 #[doc(hidden)]
-#[expect(
-    missing_docs,
-    reason = "written by the macro, named as its options are"
-)]
 #[expect(clippy::exhaustive_structs, reason = "the macro builds it in a const")]
 pub struct ToolOptions {
     pub key: Option<KeyRequirement>,

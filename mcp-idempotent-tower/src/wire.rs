@@ -25,9 +25,6 @@ pub const REFUSAL: &str = "io.github.mcp-idempotent/refusal";
 /// Marks an error in `data` that proves that nothing happened; removed before it is sent.
 pub(crate) const NOT_EXECUTED: &str = "io.github.mcp-idempotent/not-executed";
 
-/// How rmcp's errors begin that say that arguments did not parse; rmcp answers them as `isError`.
-pub(crate) const ARGUMENTS_DID_NOT_PARSE: &str = "failed to deserialize parameters:";
-
 fn refusal_data(refusal: &Refusal) -> Map<String, Value> {
     let mut data = Map::new();
     data.insert("type".into(), refusal.kind().as_str().into());
