@@ -1,0 +1,4 @@
+//! Core's tests: the rules as sentences.
+
+mod engine;
+mod memory;
