@@ -1,4 +1,6 @@
 //! Core's tests: the rules as sentences.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod engine;
 mod memory;
