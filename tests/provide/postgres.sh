@@ -53,10 +53,7 @@ is_server_directory() {
 find_server_binaries() {
     local candidate program
     while IFS= read -r candidate; do
-        if is_server_directory "$candidate"; then
-            pg_bin=$candidate
-            return 0
-        fi
+        if [ -z "$pg_bin" ] && is_server_directory "$candidate"; then pg_bin=$candidate; fi
     done < <(
         [ -z "${MCP_IDEMPOTENT_TEST_PG_BIN:-}" ] || printf '%s\n' "$MCP_IDEMPOTENT_TEST_PG_BIN"
         # A link in PATH stands for the directory it points to: psql lives there as well.
@@ -69,7 +66,7 @@ find_server_binaries() {
         printf '%s\n' {/opt/homebrew,/usr/local,/home/linuxbrew/.linuxbrew}/opt/postgresql*/bin | sort -t@ -k2,2 -rn
         printf '%s\n' /usr/local/pgsql/bin
     )
-    return 1
+    [ -n "$pg_bin" ]
 }
 
 # Installs the server without the "main" cluster that Debian's package makes and starts.
