@@ -38,7 +38,7 @@ pub use bytes::Bytes;
 pub use crate::{
     canonical::CanonicalArguments,
     error::{Action, CommitOutcome, ErrorKind, Refusal},
-    fingerprint::{Fingerprint, Identity, KeyKind, RecordId, Secret},
+    fingerprint::{Fingerprint, Identity, InvalidSecret, KeyKind, RecordId, Secret},
     key::{IdempotencyKey, InvalidKey},
     outcome::{HandlerResult, ResultKind},
     policy::{KeyRequirement, OnError, OnExpired, Policy, Wait},
