@@ -3,16 +3,8 @@
 use std::cmp::Ordering;
 
 /// Whether all names stand in canonical order.
-pub(super) fn is_in_utf16_order<'a>(mut names: impl Iterator<Item = &'a String>) -> bool {
-    let Some(mut previous) = names.next() else {
-        return true;
-    };
-    names.all(|name| {
-        utf16_order(previous, name).is_lt() && {
-            previous = name;
-            true
-        }
-    })
+pub(super) fn is_in_utf16_order<'a>(names: impl Iterator<Item = &'a String>) -> bool {
+    names.is_sorted_by(|one, other| utf16_order(one, other).is_lt())
 }
 
 /// Compares by UTF-16 code units, without making any.

@@ -116,7 +116,7 @@ fn write_value<'a>(value: &'a Value, text: &mut String) -> Option<Container<'a>>
 
 /// A comma before all but the first: no written value ends in an opening bracket.
 fn write_comma(text: &mut String) {
-    if !text.ends_with(['[', '{']) {
+    if !matches!(text.as_bytes().last(), Some(b'[' | b'{')) {
         text.push(',');
     }
 }
