@@ -4,3 +4,5 @@
 
 mod engine;
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;

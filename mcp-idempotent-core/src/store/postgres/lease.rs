@@ -1,9 +1,8 @@
 //! Lease mode: a claim that is durable before the handler starts, and its guarded endings.
 //!
-//! A lease that has lapsed is reported as in doubt, and nobody claims it. A completion by the
-//! holder of its token is still taken as long as nothing else has changed the row: it tells what
-//! happened, which beats a doubt, and no other attempt can have run meanwhile. After an operator's
-//! decision the token is another one, and the late completion is fenced.
+//! A lease that has lapsed is in doubt, and stays so: its holder is fenced from the moment it ends,
+//! also while nobody else has touched the row. A caller may have been told by then that the outcome
+//! is unknown, and an operator may be looking at it.
 
 use sqlx::Row;
 

@@ -88,7 +88,8 @@ impl Statements {
         const FINISH: &[&str] = &[
             "bytea", "bytea", "text", "text", "text", "bytea", "bigint", "bigint",
         ];
-        let guard = "id = $1 AND token = $2 AND state = 0";
+        let guard = "id = $1 AND token = $2 AND state = 0 \
+             AND lease_until > pg_catalog.clock_timestamp()";
         let all = vec![
             // The lock of this call (id and fingerprint) first, then the lock of the key. Both are
             // taken in an earlier statement than any look-up, whose snapshot is then newer.
