@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sqlx::{Row, postgres::PgRow};
 
-use super::{PostgresStore, id_arguments, statement::Name};
+use super::{PostgresStore, id_arguments, statement::{Name, unhex}};
 use crate::{
     fingerprint::Fingerprint,
     record::{Record, RecordState, Timestamp},
@@ -21,8 +21,7 @@ pub(super) struct Stored {
 
 impl Stored {
     pub(super) fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
-        let fingerprint: Vec<u8> = row.try_get(0)?;
-        let fingerprint = Fingerprint::from_stored(&fingerprint)
+        let fingerprint = Fingerprint::from_stored(&unhex(row.try_get(0)?)?)
             .ok_or_else(|| sqlx::Error::Decode("a stored fingerprint is not 33 bytes".into()))?;
         let state = match row.try_get::<i32, _>(1)? {
             0 => RecordState::InProgress {
@@ -31,7 +30,11 @@ impl Stored {
                 ),
             },
             1 => RecordState::Completed {
-                response: row.try_get::<Option<Vec<u8>>, _>(3)?.map(Bytes::from),
+                response: row
+                    .try_get::<Option<&str>, _>(3)?
+                    .map(unhex)
+                    .transpose()?
+                    .map(Bytes::from),
                 at: Timestamp::from_micros(row.try_get(4)?),
             },
             2 => RecordState::InDoubt,

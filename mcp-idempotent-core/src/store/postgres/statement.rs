@@ -124,11 +124,11 @@ impl Statements {
                 "look_up",
                 &["bytea", "boolean"],
                 format!(
-                    "SELECT fingerprint, \
+                    "SELECT pg_catalog.encode(fingerprint, 'hex'), \
                      CASE WHEN state = 0 AND lease_until <= clock.now THEN 2 \
                           WHEN state = 1 AND expires_at <= clock.now THEN 3 \
                           ELSE state END::int, \
-                     {remaining}, response, {completed}, token \
+                     {remaining}, pg_catalog.encode(response, 'hex'), {completed}, token \
                      FROM {records}, {CLOCK} \
                      WHERE id = $1 AND coalesce({end} > clock.now, true)",
                     remaining = micros("(lease_until - clock.now)"),
@@ -281,6 +281,20 @@ fn hex(bytes: &[u8]) -> String {
         text.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
     text
+}
+
+/// Reads what `encode(…, 'hex')` wrote. A `bytea` as it is would come in the format that the session
+/// chose with `bytea_output`.
+pub(super) fn unhex(text: &str) -> Result<Vec<u8>, sqlx::Error> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Ok(byte - b'0'),
+        b'a'..=b'f' => Ok(byte - b'a' + 10),
+        _ => Err(sqlx::Error::Decode("no hexadecimal digit".into())),
+    };
+    text.as_bytes()
+        .chunks_exact(2)
+        .map(|pair| Ok(digit(pair[0])? << 4 | digit(pair[1])?))
+        .collect()
 }
 
 /// A `bytea` literal, whatever `standard_conforming_strings` says.
