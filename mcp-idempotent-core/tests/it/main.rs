@@ -8,3 +8,5 @@ mod fingerprint;
 mod golden;
 #[cfg(feature = "testing")]
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
