@@ -1,6 +1,5 @@
 use mcp_idempotent_tower::{Idempotency, idempotent, store::sqlite::SqliteStore};
 use rmcp::{tool, tool_router};
-use sqlx::SqliteConnection;
 
 #[derive(Clone)]
 pub struct Server {
@@ -11,7 +10,7 @@ pub struct Server {
 impl Server {
     #[tool]
     #[idempotent]
-    pub async fn greet(&self, tx: &mut SqliteConnection) -> String {
+    pub async fn greet(&self, tx: &mut sqlx::SqliteConnection) -> String {
         format!("{tx:?}")
     }
 }

@@ -1,6 +1,5 @@
 use mcp_idempotent_tower::{Idempotency, idempotent, store::sqlite::SqliteStore};
 use rmcp::{tool, tool_router};
-use sqlx::SqliteConnection;
 
 #[derive(Clone)]
 pub struct Server {
