@@ -47,6 +47,8 @@ impl fmt::Debug for SqliteTransaction {
     }
 }
 
+// The trait's own message names every store.
+#[diagnostic::do_not_recommend]
 impl TransactionStore for SqliteStore {
     type Connection = SqliteConnection;
     type Transaction = SqliteTransaction;
