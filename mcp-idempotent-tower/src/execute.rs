@@ -84,7 +84,7 @@ where
                 let outcome = attempt
                     .run(move |connection| handler(call, connection))
                     .await;
-                let handled = handled(outcome);
+                let handled = handled(outcome, CommitOutcome::NotCommitted);
                 let answer = attempt.finish(&handled).await;
                 answer_after_running(&idempotency, answer, handled)
             })
@@ -139,7 +139,7 @@ where
         };
         // Calling the handler may panic too, before there is a future.
         let outcome = attempt.run(async move { handler(call).await }).await;
-        let handled = handled(outcome);
+        let handled = handled(outcome, CommitOutcome::Unknown);
         let answer = attempt.finish(&handled).await;
         answer_after_running(&idempotency, answer, handled)
     })
@@ -190,10 +190,10 @@ fn without_added_argument(mut call: Call, options: &ToolOptions) -> Call {
     call
 }
 
-fn handled(outcome: Result<Outcome, HandlerPanicked>) -> Handled {
+fn handled(outcome: Result<Outcome, HandlerPanicked>, if_panicked: CommitOutcome) -> Handled {
     match outcome {
         Ok(Outcome(handled)) => handled,
-        Err(HandlerPanicked { .. }) => Handled::panicked(),
+        Err(HandlerPanicked { .. }) => Handled::panicked(if_panicked),
     }
 }
 

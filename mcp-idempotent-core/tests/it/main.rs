@@ -1,0 +1,8 @@
+//! Core's tests: the rules as sentences.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod engine;
+mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
