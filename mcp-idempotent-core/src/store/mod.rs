@@ -240,6 +240,13 @@ pub trait Store: Send + Sync + 'static {
     /// Who else can see these records.
     fn reach(&self) -> Reach;
 
+    /// The longest that a handler may hold a transaction, for a store in which that keeps
+    /// everybody else from writing, renewals of leases too. The engine bounds handlers by it, and
+    /// refuses a lease that is not more than three times as long.
+    fn transaction_limit(&self) -> Option<Duration> {
+        None
+    }
+
     /// Reads a record, without a claim. An expired record is `None`, or
     /// [`RecordState::Expired`] where the claim asks for it.
     ///

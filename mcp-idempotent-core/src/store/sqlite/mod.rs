@@ -1,1 +1,235 @@
-//! SQLite.
+//! Records in a SQLite file: the embedded default, in both modes.
+//!
+//! ```no_run
+//! use mcp_idempotent_core::store::sqlite::SqliteStore;
+//!
+//! # async fn open() -> Result<(), mcp_idempotent_core::StoreError> {
+//! // A pool of its own, in WAL mode, with the tables made:
+//! let store = SqliteStore::open("data.db").await?;
+//! // Handlers are given a `&mut sqlx::SqliteConnection`; other code reads through the pool.
+//! let pool = store.pool();
+//! # let _ = pool; Ok(())
+//! # }
+//! ```
+//!
+//! # What to know
+//!
+//! - **One writer.** SQLite lets one transaction write at a time, and a handler in transaction
+//!   mode holds it until it ends. Others queue, in this process first come first served; past
+//!   [`wait_bound`](SqliteStoreBuilder::wait_bound) they are answered
+//!   [`Busy`](StoreErrorKind::Busy): not committed, retry with the same key. `database is locked`
+//!   is never an answer. Replays and look-ups go on beside a writer and take no write lock.
+//! - **One connection more.** Handlers write on a connection that the store takes out of the pool
+//!   and keeps, so a pool of `n` has `n + 1` connections open, and a handler that reads through
+//!   the pool cannot starve itself. Settings that the pool makes in `after_connect` apply to it.
+//! - **The transaction is ours to end.** A nested `begin()` is a savepoint. COMMIT by raw SQL is
+//!   refused by a commit hook, ROLLBACK by raw SQL is noticed by a rollback hook; the call is then
+//!   answered as outcome unknown and its key is in doubt. Commit and rollback hooks of the
+//!   author's are replaced on that connection, and a handler must not set its own.
+//! - **A rollback that the handler caused looks like one that SQLite made** (`INSERT OR ROLLBACK`,
+//!   `RAISE(ROLLBACK)`, a full disk). Either way nothing was committed. A handler that goes on and
+//!   answers with a success is answered as outcome unknown; one that answers with an error is
+//!   answered as not committed.
+//! - **Durability.** With `synchronous = FULL` a committed call survives a power loss. With
+//!   `NORMAL` a power loss may take the last commits, record and effect together: safe for
+//!   effects in this file, unsafe for outside ones; claims of lease mode are therefore always
+//!   committed with `FULL`. The clock is the machine's, through SQLite.
+//! - **A file.** Databases in memory are refused, and so are journal modes other than WAL.
+//! - **A late result is fenced.** In lease mode an attempt that finishes after its lease ran out
+//!   cannot record its result, even if nobody has touched the record since: it was in doubt from
+//!   that moment, and somebody may have been told so.
+
+mod builder;
+mod error;
+mod lease;
+mod row;
+mod schema;
+mod statement;
+mod transaction;
+mod writer;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use sqlx::{SqliteConnection, SqlitePool};
+use tokio::time::{Instant, timeout_at};
+
+pub use self::{builder::SqliteStoreBuilder, transaction::SqliteTransaction};
+use self::{
+    error::{busy, is_busy, store_error},
+    row::Seen,
+    statement::Statements,
+    writer::{Backoff, Checkout, WriterQueue},
+};
+#[cfg(doc)]
+use crate::store::StoreErrorKind;
+use crate::{
+    record::Record,
+    store::{CallInfo, Claim, StoreError},
+};
+
+type Hook = dyn for<'c> Fn(&'c mut SqliteConnection, &'c CallInfo) -> BoxFuture<'c, Result<(), sqlx::Error>>
+    + Send
+    + Sync;
+
+/// Keeps records in a SQLite file. Clones share one writer. See the [module](self).
+#[derive(Clone)]
+pub struct SqliteStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    pool: SqlitePool,
+    writers: WriterQueue,
+    statements: Statements,
+    prefix: Box<str>,
+    wait_bound: Duration,
+    transaction_limit: Duration,
+    on_begin: Option<Box<Hook>>,
+}
+
+/// The answer to a claim so far.
+enum Opened {
+    /// A record decides; nothing is open.
+    Found(Record),
+    /// SQLite's write lock is held, and no record stands in the way.
+    New {
+        checkout: Checkout,
+        /// A row past its expiry is still there.
+        expired_row: bool,
+    },
+}
+
+impl SqliteStore {
+    /// The pool: the author's other reads and writes go through it.
+    #[must_use]
+    pub fn pool(&self) -> &SqlitePool {
+        &self.shared.pool
+    }
+
+    /// Waits for a running transaction, then closes the store's writing connection and the pool.
+    pub async fn close(&self) {
+        self.shared.writers.close().await;
+        self.shared.pool.close().await;
+    }
+
+    fn deadline(&self) -> Instant {
+        const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+        Instant::now() + self.shared.wait_bound.min(FAR)
+    }
+
+    /// Looks up beside whoever writes.
+    async fn read(&self, claim: &Claim, deadline: Instant) -> Result<Seen, StoreError> {
+        let read = async {
+            let mut backoff = Backoff::until(deadline);
+            let mut connection = self.shared.pool.acquire().await?;
+            loop {
+                let statement = &self.shared.statements.look_up;
+                match row::look_up(&mut connection, statement, claim).await {
+                    Ok(seen) => return Ok(seen),
+                    Err(error) => backoff.retry(error).await?,
+                }
+            }
+        };
+        timeout_at(deadline, read)
+            .await
+            .map_err(|_| busy("a connection"))?
+            .map_err(|error| store_error("looking up", error))
+    }
+
+    /// Looks up, then takes the write lock and looks again. `durable`: what is committed next
+    /// must be on the disk.
+    async fn open_for(&self, claim: Option<&Claim>, durable: bool) -> Result<Opened, StoreError> {
+        let deadline = self.deadline();
+        let checkout = match self.shared.writers.try_take(deadline).await? {
+            Some(checkout) => checkout,
+            None => {
+                if let Some(claim) = claim
+                    && let Seen::Record(record) = self.read(claim, deadline).await?
+                {
+                    return Ok(Opened::Found(record));
+                }
+                self.shared.writers.take(deadline).await?
+            }
+        };
+        self.lock_for(checkout, claim, durable, deadline)
+            .await
+            .map_err(|error| store_error("claiming", error))
+    }
+
+    async fn lock_for(
+        &self,
+        mut checkout: Checkout,
+        claim: Option<&Claim>,
+        durable: bool,
+        deadline: Instant,
+    ) -> Result<Opened, sqlx::Error> {
+        let look_up = &self.shared.statements.look_up;
+        let mut backoff = Backoff::until(deadline);
+        loop {
+            // Without the lock first, so that a replay does not take it, and again after each
+            // failed try, because what held it may have been this very call.
+            if let Some(claim) = claim {
+                match row::look_up(&mut checkout.writer.connection, look_up, claim).await {
+                    Ok(Seen::Record(record)) => {
+                        checkout.give_back();
+                        return Ok(Opened::Found(record));
+                    }
+                    Ok(Seen::Absent { .. }) => {}
+                    Err(error) => {
+                        backoff.retry(error).await?;
+                        continue;
+                    }
+                }
+            }
+            let locked = async {
+                if durable {
+                    checkout.writer.make_durable().await?;
+                } else {
+                    checkout.writer.make_ordinary().await?;
+                }
+                checkout.writer.begin().await
+            };
+            match locked.await {
+                Ok(()) => break,
+                Err(error) if is_busy(&error) && Instant::now() >= deadline => {
+                    checkout.give_back();
+                    return Err(error);
+                }
+                Err(error) => backoff.retry(error).await?,
+            }
+        }
+        let Some(claim) = claim else {
+            return Ok(Opened::New {
+                checkout,
+                expired_row: false,
+            });
+        };
+        match row::look_up(&mut checkout.writer.connection, look_up, claim).await? {
+            Seen::Record(record) => {
+                checkout.roll_back_and_give_back().await;
+                Ok(Opened::Found(record))
+            }
+            Seen::Absent { expired_row } => Ok(Opened::New {
+                checkout,
+                expired_row,
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore")
+            .field("prefix", &self.shared.prefix)
+            .field("wait_bound", &self.shared.wait_bound)
+            .field("transaction_limit", &self.shared.transaction_limit)
+            .finish_non_exhaustive()
+    }
+}
+
+fn micros(duration: Duration) -> i64 {
+    // Thirty thousand years: sums of three still fit.
+    const MOST: u128 = 1_000_000_000_000_000_000;
+    i64::try_from(duration.as_micros().min(MOST)).unwrap_or(i64::MAX / 8)
+}

@@ -1,0 +1,194 @@
+//! Setting a store up.
+
+use std::{fmt, path::Path, str::FromStr as _, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use sqlx::{
+    ConnectOptions as _, SqliteConnection, SqlitePool,
+    sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous},
+};
+use tokio::time::Instant;
+
+use super::{
+    Hook, Shared, SqliteStore,
+    error::store_error,
+    schema,
+    statement::Statements,
+    writer::{Backoff, WriterQueue},
+};
+use crate::store::{CallInfo, StoreError, StoreErrorKind};
+
+impl SqliteStore {
+    /// Opens a file, made if it is not there, with a pool of its own: WAL mode,
+    /// `synchronous = FULL`, and the tables made or brought up to date.
+    ///
+    /// Takes a path or a `sqlite:` URL. To set more, build a pool and give it to
+    /// [`builder`](Self::builder).
+    ///
+    /// # Errors
+    ///
+    /// [`Misconfigured`](StoreErrorKind::Misconfigured): a database in memory, no WAL mode on
+    /// this file system, a file that cannot be written or that a newer version has made.
+    /// [`Busy`](StoreErrorKind::Busy): another process held the file for too long. What had been
+    /// set up stays; opening again goes on from there.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let path = path.as_ref();
+        let options = match path.to_str() {
+            Some(url) if url.starts_with("sqlite:") => SqliteConnectOptions::from_str(url)
+                .map_err(|error| store_error("reading the URL", error))?,
+            _ => SqliteConnectOptions::new().filename(path),
+        }
+        .create_if_missing(true)
+        .synchronous(SqliteSynchronous::Full);
+        switch_to_wal(&options)
+            .await
+            .map_err(|error| store_error("opening the file", error))?;
+        let pool = SqlitePoolOptions::new().connect_lazy_with(options);
+        let store = Self::builder(pool).build()?;
+        store.migrate().await?;
+        Ok(store)
+    }
+
+    /// A store on a pool of the author's, with the defaults. The tables must be there:
+    /// [`migrate`](Self::migrate) or [`verify`](Self::verify) them at start-up.
+    #[must_use]
+    pub fn new(pool: SqlitePool) -> Self {
+        SqliteStoreBuilder::new(pool).build_with(schema::DEFAULT_PREFIX.into())
+    }
+
+    /// Starts to set a store up on a pool of the author's.
+    #[must_use]
+    pub fn builder(pool: SqlitePool) -> SqliteStoreBuilder {
+        SqliteStoreBuilder::new(pool)
+    }
+}
+
+/// WAL mode is a property of the file, and switching needs the file for oneself: SQLite does not
+/// wait for that by itself.
+async fn switch_to_wal(options: &SqliteConnectOptions) -> Result<(), sqlx::Error> {
+    let mut backoff = Backoff::until(Instant::now() + SqliteStoreBuilder::DEFAULT_WAIT_BOUND);
+    let mut connection = loop {
+        match options.connect().await {
+            Ok(connection) => break connection,
+            Err(error) => backoff.retry(error).await?,
+        }
+    };
+    loop {
+        let switched = sqlx::query("PRAGMA journal_mode = WAL")
+            .execute(&mut connection)
+            .await;
+        match switched {
+            Ok(_) => return Ok(()),
+            Err(error) => backoff.retry(error).await?,
+        }
+    }
+}
+
+/// Sets a [`SqliteStore`] up.
+#[must_use]
+pub struct SqliteStoreBuilder {
+    pool: SqlitePool,
+    prefix: Option<String>,
+    wait_bound: Duration,
+    transaction_limit: Duration,
+    on_begin: Option<Box<Hook>>,
+}
+
+impl SqliteStoreBuilder {
+    /// How long a call waits for the writer before it is answered as busy: 10 seconds.
+    pub const DEFAULT_WAIT_BOUND: Duration = Duration::from_secs(10);
+    /// How long a handler may hold the transaction: 30 seconds.
+    pub const DEFAULT_TRANSACTION_LIMIT: Duration = Duration::from_secs(30);
+
+    fn new(pool: SqlitePool) -> Self {
+        Self {
+            pool,
+            prefix: None,
+            wait_bound: Self::DEFAULT_WAIT_BOUND,
+            transaction_limit: Self::DEFAULT_TRANSACTION_LIMIT,
+            on_begin: None,
+        }
+    }
+
+    /// How long a call waits for the writer.
+    pub fn with_wait_bound(mut self, wait_bound: Duration) -> Self {
+        self.wait_bound = wait_bound;
+        self
+    }
+
+    /// How long a handler may hold the transaction. While one does, no lease can be renewed, so a
+    /// lease has to be longer than three times this.
+    pub fn with_transaction_limit(mut self, transaction_limit: Duration) -> Self {
+        self.transaction_limit = transaction_limit;
+        self
+    }
+
+    /// What the names of the tables begin with, instead of `mcp_idempotent_`.
+    pub fn with_table_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = Some(prefix.into());
+        self
+    }
+
+    /// Runs in each transaction, after the claim and before the handler. What it writes belongs
+    /// to the handler's writes. Its error ends the call before the handler, not committed.
+    pub fn on_begin(
+        mut self,
+        hook: impl for<'c> Fn(
+            &'c mut SqliteConnection,
+            &'c CallInfo,
+        ) -> BoxFuture<'c, Result<(), sqlx::Error>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.on_begin = Some(Box::new(hook));
+        self
+    }
+
+    /// Checks the settings. Nothing is opened yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Misconfigured`](StoreErrorKind::Misconfigured): the tables' prefix is not an identifier
+    /// of at most 40 letters, digits and underscores.
+    pub fn build(mut self) -> Result<SqliteStore, StoreError> {
+        let prefix = match self.prefix.take() {
+            None => schema::DEFAULT_PREFIX.into(),
+            Some(prefix) if schema::is_prefix(&prefix) => prefix.into_boxed_str(),
+            Some(prefix) => {
+                return Err(StoreError::new(
+                    StoreErrorKind::Misconfigured,
+                    format!(
+                        "SQLite store: {prefix:?} cannot begin a table's name; use at most 40 \
+                         ASCII letters, digits and underscores, no digit first, not `sqlite_`"
+                    ),
+                ));
+            }
+        };
+        Ok(self.build_with(prefix))
+    }
+
+    fn build_with(self, prefix: Box<str>) -> SqliteStore {
+        SqliteStore {
+            shared: Arc::new(Shared {
+                writers: WriterQueue::new(self.pool.clone()),
+                pool: self.pool,
+                statements: Statements::new(&prefix),
+                prefix,
+                wait_bound: self.wait_bound,
+                transaction_limit: self.transaction_limit,
+                on_begin: self.on_begin,
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for SqliteStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStoreBuilder")
+            .field("prefix", &self.prefix)
+            .field("wait_bound", &self.wait_bound)
+            .field("transaction_limit", &self.transaction_limit)
+            .finish_non_exhaustive()
+    }
+}

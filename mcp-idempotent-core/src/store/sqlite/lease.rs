@@ -1,0 +1,188 @@
+//! Lease mode, and what both modes share.
+
+use std::time::Duration;
+
+use sqlx::{Arguments as _, SqlStr, error::BoxDynError, sqlite::SqliteArguments};
+
+use super::{
+    Opened, SqliteStore,
+    error::store_error,
+    micros,
+    row::Seen,
+    writer::{Backoff, Checkout},
+};
+use crate::{
+    record::{Record, Timestamp},
+    store::{Claim, Claimed, Completion, Lease, LeaseEnd, Reach, Store, StoreError},
+};
+
+/// How many rows one statement of the sweep may change, so that it holds the writer for a few
+/// milliseconds at most.
+const SWEEP_BATCH: u32 = 250;
+
+impl Store for SqliteStore {
+    /// A file is shared by the processes of a machine.
+    fn reach(&self) -> Reach {
+        Reach::Machine
+    }
+
+    fn transaction_limit(&self) -> Option<Duration> {
+        Some(self.shared.transaction_limit)
+    }
+
+    async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
+        match self.read(claim, self.deadline()).await? {
+            Seen::Record(record) => Ok(Some(record)),
+            Seen::Absent { .. } => Ok(None),
+        }
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
+        let (mut checkout, expired_row) = match self.open_for(Some(claim), true).await? {
+            Opened::Found(record) => return Ok(Claimed::Found(record)),
+            Opened::New {
+                checkout,
+                expired_row,
+            } => (checkout, expired_row),
+        };
+        let token = self
+            .insert_lease(&mut checkout, claim, expired_row)
+            .await
+            .map_err(|error| store_error("claiming", error))?;
+        checkout.give_back();
+        Ok(Claimed::New(Lease::new(claim.id, token)))
+    }
+
+    async fn complete(
+        &self,
+        lease: &Lease,
+        completion: Completion,
+    ) -> Result<LeaseEnd, StoreError> {
+        let statement = &self.shared.statements.complete;
+        self.end_lease("completing", statement, finished(lease, &completion))
+            .await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
+        let statement = &self.shared.statements.release;
+        self.end_lease("releasing", statement, held(lease)).await
+    }
+
+    async fn abandon(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
+        let statement = &self.shared.statements.abandon;
+        self.end_lease("abandoning", statement, held(lease)).await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
+        let statements = &self.shared.statements;
+        let mut left = limit;
+        for statement in [&statements.purge, &statements.bury] {
+            while left > 0 {
+                let batch = left.min(SWEEP_BATCH);
+                let mut arguments = SqliteArguments::default();
+                let arguments = arguments.add(batch).map(|()| arguments);
+                let changed = self.write("sweeping", statement, arguments).await?.len();
+                let changed = u32::try_from(changed).unwrap_or(batch);
+                left -= changed.min(left);
+                if changed < batch {
+                    break;
+                }
+            }
+        }
+        Ok(u64::from(limit - left))
+    }
+}
+
+impl SqliteStore {
+    /// Writes the claim and commits it.
+    async fn insert_lease(
+        &self,
+        checkout: &mut Checkout,
+        claim: &Claim,
+        expired_row: bool,
+    ) -> Result<i64, sqlx::Error> {
+        let connection = &mut checkout.writer.connection;
+        if expired_row {
+            sqlx::query(self.shared.statements.remove_expired.clone())
+                .bind(&claim.id.as_bytes()[..])
+                .execute(&mut *connection)
+                .await?;
+        }
+        let tokens: Vec<i64> = sqlx::query_scalar(self.shared.statements.next_token.clone())
+            .fetch_all(&mut *connection)
+            .await?;
+        let token = *tokens.first().ok_or(sqlx::Error::RowNotFound)?;
+        sqlx::query(self.shared.statements.insert_in_progress.clone())
+            .bind(&claim.id.as_bytes()[..])
+            .bind(&claim.fingerprint.to_stored()[..])
+            .bind(&*claim.call.tool)
+            .bind(claim.key_prefix.as_deref())
+            .bind(micros(claim.lease))
+            .bind(token)
+            .execute(connection)
+            .await?;
+        checkout.writer.commit().await?;
+        Ok(token)
+    }
+
+    async fn end_lease(
+        &self,
+        doing: &str,
+        statement: &SqlStr,
+        arguments: Result<SqliteArguments, BoxDynError>,
+    ) -> Result<LeaseEnd, StoreError> {
+        let changed = self.write(doing, statement, arguments).await?;
+        Ok(changed.first().map_or(LeaseEnd::Fenced, |at| {
+            LeaseEnd::Done(Timestamp::from_micros(*at))
+        }))
+    }
+
+    /// One statement that is a transaction of its own.
+    async fn write(
+        &self,
+        doing: &str,
+        statement: &SqlStr,
+        arguments: Result<SqliteArguments, BoxDynError>,
+    ) -> Result<Vec<i64>, StoreError> {
+        let deadline = self.deadline();
+        let mut checkout = self.shared.writers.take(deadline).await?;
+        let written = async {
+            let arguments = arguments.map_err(sqlx::Error::Encode)?;
+            let mut backoff = Backoff::until(deadline);
+            checkout.writer.make_ordinary().await?;
+            loop {
+                // All rows, not the first: only a statement that has run to its end has told
+                // whether it could commit.
+                let tried = sqlx::query_scalar_with(statement.clone(), arguments.clone())
+                    .fetch_all(&mut checkout.writer.connection)
+                    .await;
+                match tried {
+                    Ok(rows) => return Ok(rows),
+                    Err(error) => backoff.retry(error).await?,
+                }
+            }
+        };
+        match written.await {
+            Ok(rows) => {
+                checkout.give_back();
+                Ok(rows)
+            }
+            Err(error) => Err(store_error(doing, error)),
+        }
+    }
+}
+
+fn held(lease: &Lease) -> Result<SqliteArguments, BoxDynError> {
+    let mut arguments = SqliteArguments::default();
+    arguments.add(&lease.id.as_bytes()[..])?;
+    arguments.add(lease.token)?;
+    Ok(arguments)
+}
+
+fn finished(lease: &Lease, completion: &Completion) -> Result<SqliteArguments, BoxDynError> {
+    let mut arguments = held(lease)?;
+    arguments.add(completion.response.as_deref())?;
+    arguments.add(micros(completion.retention))?;
+    arguments.add(micros(completion.tombstone))?;
+    Ok(arguments)
+}

@@ -1,0 +1,349 @@
+//! Transaction mode: the record commits together with the handler's writes.
+
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+};
+
+use sqlx::SqliteConnection;
+
+use super::{
+    Opened, SqliteStore,
+    error::{leaves_commit_open, store_error},
+    micros,
+    row::{self, Seen},
+    writer::{Backoff, Checkout},
+};
+use crate::{
+    error::CommitOutcome,
+    record::{RecordState, Timestamp},
+    store::{
+        CallInfo, Claim, Claimed, Completion, End, Ended, StoreError, StoreErrorKind,
+        TransactionStore,
+    },
+};
+
+/// An open transaction that holds SQLite's write lock. Dropping it rolls back.
+pub struct SqliteTransaction {
+    checkout: Checkout,
+    expired_row: bool,
+}
+
+impl Deref for SqliteTransaction {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        &self.checkout.writer.connection
+    }
+}
+
+impl DerefMut for SqliteTransaction {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        &mut self.checkout.writer.connection
+    }
+}
+
+impl fmt::Debug for SqliteTransaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteTransaction").finish_non_exhaustive()
+    }
+}
+
+impl TransactionStore for SqliteStore {
+    type Connection = SqliteConnection;
+    type Transaction = SqliteTransaction;
+
+    async fn begin(
+        &self,
+        call: &CallInfo,
+        claim: Option<&Claim>,
+    ) -> Result<Claimed<SqliteTransaction>, StoreError> {
+        let (mut checkout, expired_row) = match self.open_for(claim, false).await? {
+            Opened::Found(record) => return Ok(Claimed::Found(record)),
+            Opened::New {
+                checkout,
+                expired_row,
+            } => (checkout, expired_row),
+        };
+        checkout.writer.hold();
+        if let Some(on_begin) = &self.shared.on_begin
+            && let Err(error) = on_begin(&mut checkout.writer.connection, call).await
+        {
+            let error = store_error("the set-up hook", error);
+            checkout.roll_back_and_give_back().await;
+            return Err(error);
+        }
+        Ok(Claimed::New(SqliteTransaction {
+            checkout,
+            expired_row,
+        }))
+    }
+
+    async fn end(&self, transaction: SqliteTransaction, claim: Option<&Claim>, end: End) -> Ended {
+        let SqliteTransaction {
+            checkout,
+            expired_row,
+        } = transaction;
+        match (end, claim) {
+            (End::Commit(completion), Some(claim)) => {
+                self.commit_recorded(checkout, claim, expired_row, completion)
+                    .await
+            }
+            (End::Commit(_) | End::CommitUnrecorded, claim) => {
+                self.commit_unrecorded(checkout, claim).await
+            }
+            (End::RollBackAndRecord(completion), Some(claim)) => {
+                self.roll_back_and_record(checkout, claim, completion).await
+            }
+            (End::RollBackAndRecord(_) | End::RollBack, claim) => {
+                self.roll_back(checkout, claim).await
+            }
+        }
+    }
+}
+
+impl SqliteStore {
+    async fn commit_recorded(
+        &self,
+        mut checkout: Checkout,
+        claim: &Claim,
+        expired_row: bool,
+        completion: Completion,
+    ) -> Ended {
+        let inserted = self
+            .insert(&mut checkout, claim, expired_row, &completion)
+            .await;
+        // After that answer nothing of the handler's is still on its way to SQLite.
+        if ended_early(&checkout) {
+            return self.ended_by_handler(checkout, Some(claim)).await;
+        }
+        match inserted {
+            Ok(at) => self.commit(checkout, Some(claim), at).await,
+            Err(error) => aborted(checkout, "recording the result", error).await,
+        }
+    }
+
+    async fn commit_unrecorded(&self, mut checkout: Checkout, claim: Option<&Claim>) -> Ended {
+        let now = self.now(&mut checkout).await;
+        if ended_early(&checkout) {
+            return self.ended_by_handler(checkout, claim).await;
+        }
+        match now {
+            // No record is written, so none can tell what became of a commit that was lost.
+            Ok(at) => self.commit(checkout, None, at).await,
+            Err(error) => aborted(checkout, "asking for the time", error).await,
+        }
+    }
+
+    async fn roll_back(&self, mut checkout: Checkout, claim: Option<&Claim>) -> Ended {
+        let now = self.now(&mut checkout).await;
+        if checkout.writer.watch.refused_a_commit() {
+            return self.ended_by_handler(checkout, claim).await;
+        }
+        match now {
+            // What SQLite has rolled back already is as was asked; the connection goes.
+            Ok(at) if checkout.writer.watch.saw_rollback() => Ended::AsAsked(at),
+            Ok(at) => {
+                checkout.roll_back_and_give_back().await;
+                Ended::AsAsked(at)
+            }
+            Err(error) => aborted(checkout, "asking for the time", error).await,
+        }
+    }
+
+    /// The record is written after the rollback, in a transaction of its own; a call that came
+    /// in between has won.
+    async fn roll_back_and_record(
+        &self,
+        mut checkout: Checkout,
+        claim: &Claim,
+        completion: Completion,
+    ) -> Ended {
+        // Its answer says that nothing of the handler's is still on its way.
+        let drained = self.now(&mut checkout).await;
+        if checkout.writer.watch.refused_a_commit() {
+            return self.ended_by_handler(checkout, Some(claim)).await;
+        }
+        if let Err(error) = drained {
+            return aborted(checkout, "asking for the time", error).await;
+        }
+        if checkout.writer.watch.saw_rollback() {
+            return Ended::Aborted(StoreError::new(
+                StoreErrorKind::Aborted,
+                "SQLite store: a database error had rolled the transaction back",
+            ));
+        }
+        if let Err(error) = checkout.writer.roll_back().await {
+            return Ended::Aborted(store_error("rolling back", error));
+        }
+        let deadline = self.deadline();
+        let locked = self.lock_for(checkout, Some(claim), false, deadline).await;
+        let (mut checkout, expired_row) = match locked {
+            Ok(Opened::New {
+                checkout,
+                expired_row,
+            }) => (checkout, expired_row),
+            Ok(Opened::Found(record)) if matches!(record.state, RecordState::InProgress { .. }) => {
+                return Ended::LostInProgress;
+            }
+            Ok(Opened::Found(record)) => return Ended::Lost(record),
+            Err(error) => return Ended::Aborted(store_error("recording the error", error)),
+        };
+        match self
+            .insert(&mut checkout, claim, expired_row, &completion)
+            .await
+        {
+            Ok(at) => self.commit(checkout, Some(claim), at).await,
+            Err(error) => aborted(checkout, "recording the error", error).await,
+        }
+    }
+
+    async fn now(&self, checkout: &mut Checkout) -> Result<Timestamp, sqlx::Error> {
+        sqlx::query_scalar(self.shared.statements.now.clone())
+            .fetch_one(&mut checkout.writer.connection)
+            .await
+            .map(Timestamp::from_micros)
+    }
+
+    async fn insert(
+        &self,
+        checkout: &mut Checkout,
+        claim: &Claim,
+        expired_row: bool,
+        completion: &Completion,
+    ) -> Result<Timestamp, sqlx::Error> {
+        let connection = &mut checkout.writer.connection;
+        if expired_row {
+            sqlx::query(self.shared.statements.remove_expired.clone())
+                .bind(&claim.id.as_bytes()[..])
+                .execute(&mut *connection)
+                .await?;
+        }
+        // All rows, not the first: a statement that is left after its first row is not finished.
+        let rows: Vec<i64> = sqlx::query_scalar(self.shared.statements.insert_completed.clone())
+            .bind(&claim.id.as_bytes()[..])
+            .bind(&claim.fingerprint.to_stored()[..])
+            .bind(&*claim.call.tool)
+            .bind(claim.key_prefix.as_deref())
+            .bind(completion.response.as_deref())
+            .bind(micros(completion.retention))
+            .bind(micros(completion.tombstone))
+            .fetch_all(connection)
+            .await?;
+        rows.first()
+            .map(|at| Timestamp::from_micros(*at))
+            .ok_or(sqlx::Error::RowNotFound)
+    }
+
+    /// Commits what is open; `claim` is given where a record was written at `at`.
+    async fn commit(&self, mut checkout: Checkout, claim: Option<&Claim>, at: Timestamp) -> Ended {
+        let error = match checkout.writer.commit().await {
+            Ok(()) => {
+                if checkout.writer.hooks_are_in_place() {
+                    checkout.give_back();
+                } else {
+                    tracing::warn!(
+                        "a handler replaced the commit hook of the store's connection, which is \
+                         closed for that; while it was replaced, a COMMIT of the handler's own \
+                         would not have been refused"
+                    );
+                }
+                return Ended::AsAsked(at);
+            }
+            Err(error) => error,
+        };
+        if !leaves_commit_open(&error) {
+            return aborted(checkout, "committing", error).await;
+        }
+        drop(checkout);
+        self.find_out(claim, at, error).await
+    }
+
+    /// The commit may or may not have happened: looks, once the write lock proves that nothing
+    /// of it is still on its way.
+    async fn find_out(&self, claim: Option<&Claim>, at: Timestamp, error: sqlx::Error) -> Ended {
+        let unknown =
+            |error: StoreError| Ended::Unknown(error.with_outcome(CommitOutcome::Unknown));
+        let lost = store_error("committing", error);
+        let Some(claim) = claim else {
+            return unknown(lost);
+        };
+        match self.open_for(Some(claim), false).await {
+            Ok(Opened::Found(record)) => match record.state {
+                RecordState::Completed { at: found, .. }
+                    if found == at && record.fingerprint == claim.fingerprint =>
+                {
+                    Ended::AsAsked(at)
+                }
+                RecordState::InProgress { .. } => Ended::LostInProgress,
+                _ => Ended::Lost(record),
+            },
+            Ok(Opened::New { checkout, .. }) => {
+                checkout.roll_back_and_give_back().await;
+                Ended::Aborted(lost)
+            }
+            Err(_) => unknown(lost),
+        }
+    }
+
+    /// The transaction is no longer the one that was begun. Puts the key in doubt, where there is
+    /// one, and lets the connection go.
+    async fn ended_by_handler(&self, mut checkout: Checkout, claim: Option<&Claim>) -> Ended {
+        tracing::error!("a handler ended the transaction that it was given");
+        let Some(claim) = claim else {
+            return Ended::EndedByHandler;
+        };
+        // Fails when nothing is open, which is as good.
+        let _ = checkout.writer.roll_back().await;
+        match self.put_in_doubt(checkout, claim).await {
+            Ok(()) => Ended::EndedByHandler,
+            Err(error) => {
+                let error = store_error("putting the key in doubt", error);
+                Ended::Unknown(error.with_outcome(CommitOutcome::Unknown))
+            }
+        }
+    }
+
+    async fn put_in_doubt(&self, mut checkout: Checkout, claim: &Claim) -> Result<(), sqlx::Error> {
+        let mut backoff = Backoff::until(self.deadline());
+        while let Err(error) = checkout.writer.begin().await {
+            backoff.retry(error).await?;
+        }
+        let seen = row::look_up(
+            &mut checkout.writer.connection,
+            &self.shared.statements.look_up,
+            claim,
+        )
+        .await?;
+        if let Seen::Absent { .. } = seen {
+            for statement in [
+                &self.shared.statements.remove_expired,
+                &self.shared.statements.insert_in_doubt,
+            ] {
+                sqlx::query(statement.clone())
+                    .bind(&claim.id.as_bytes()[..])
+                    .bind(&claim.fingerprint.to_stored()[..])
+                    .bind(&*claim.call.tool)
+                    .bind(claim.key_prefix.as_deref())
+                    .execute(&mut checkout.writer.connection)
+                    .await?;
+            }
+        }
+        checkout.writer.commit().await
+    }
+}
+
+fn ended_early(checkout: &Checkout) -> bool {
+    let watch = &checkout.writer.watch;
+    watch.refused_a_commit() || watch.saw_rollback()
+}
+
+/// Rolls back because of an error that left nothing behind.
+async fn aborted(checkout: Checkout, doing: &str, error: sqlx::Error) -> Ended {
+    // SQLite may have rolled back already; then there is nothing to do and the connection goes.
+    if !checkout.writer.watch.saw_rollback() {
+        checkout.roll_back_and_give_back().await;
+    }
+    let cause = store_error(doing, error);
+    Ended::Aborted(cause)
+}

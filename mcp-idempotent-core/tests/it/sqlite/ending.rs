@@ -1,0 +1,229 @@
+//! Handlers that try to end the transaction themselves, and databases that do.
+
+use mcp_idempotent_core::{
+    RecordState,
+    store::{Claimed, End, Ended, StoreErrorKind, TransactionStore},
+};
+use sqlx::Connection;
+
+use super::*;
+
+/// Runs SQL as a handler would that does not look at errors.
+async fn try_sql(connection: &mut SqliteConnection, sql: &'static str) -> bool {
+    sqlx::raw_sql(sql).execute(connection).await.is_ok()
+}
+
+async fn ends_in_doubt(sql: &'static str, end: fn() -> End) {
+    let database = Database::new().await;
+    let store = database.store();
+    let mut transaction = begin(&store, &claim(1)).await;
+    pay(&mut transaction, "before").await;
+    try_sql(&mut transaction, sql).await;
+    try_sql(
+        &mut transaction,
+        "INSERT INTO payment (note) VALUES ('after')",
+    )
+    .await;
+    let ended = store.end(transaction, Some(&claim(1)), end()).await;
+    assert!(matches!(ended, Ended::EndedByHandler), "{sql}: {ended:?}");
+    assert!(database.payments().await.is_empty(), "{sql}");
+    let record = found(&store, &claim(1)).await;
+    assert!(
+        matches!(record.state, RecordState::InDoubt),
+        "{sql}: {record:?}"
+    );
+    assert_eq!(record.fingerprint, claim(1).fingerprint);
+    call(&store, &claim(2), "the next call", b"").await;
+    assert_eq!(database.payments().await, ["the next call"], "{sql}");
+}
+
+fn commit() -> End {
+    End::Commit(completion(b"paid"))
+}
+
+#[tokio::test]
+async fn raw_commit_is_refused_and_the_key_is_in_doubt() {
+    ends_in_doubt("COMMIT", commit).await;
+}
+
+#[tokio::test]
+async fn raw_commit_and_begin_are_refused_and_the_key_is_in_doubt() {
+    ends_in_doubt("COMMIT; BEGIN", commit).await;
+    ends_in_doubt("END TRANSACTION; BEGIN IMMEDIATE", commit).await;
+}
+
+#[tokio::test]
+async fn raw_commit_is_noticed_however_the_handler_answers() {
+    ends_in_doubt("COMMIT", || End::RollBack).await;
+    ends_in_doubt("COMMIT", || End::RollBackAndRecord(completion(b"declined"))).await;
+    ends_in_doubt("COMMIT", || End::CommitUnrecorded).await;
+}
+
+#[tokio::test]
+async fn raw_rollback_is_noticed_and_the_key_is_in_doubt() {
+    ends_in_doubt("ROLLBACK", commit).await;
+}
+
+#[tokio::test]
+async fn raw_rollback_and_begin_are_noticed_and_the_key_is_in_doubt() {
+    ends_in_doubt("ROLLBACK; BEGIN", commit).await;
+}
+
+#[tokio::test]
+async fn raw_rollback_and_begin_immediate_are_noticed_and_the_key_is_in_doubt() {
+    ends_in_doubt("ROLLBACK; BEGIN IMMEDIATE", commit).await;
+}
+
+#[tokio::test]
+async fn rollback_by_a_conflict_clause_is_never_a_success() {
+    ends_in_doubt(
+        "INSERT INTO payment (note, code) VALUES ('a', 'A'); \
+         INSERT OR ROLLBACK INTO payment (note, code) VALUES ('b', 'A')",
+        commit,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn rollback_by_a_trigger_is_never_a_success() {
+    ends_in_doubt(
+        "CREATE TEMP TRIGGER no BEFORE INSERT ON payment WHEN NEW.note = 'b' \
+         BEGIN SELECT RAISE(ROLLBACK, 'no'); END; \
+         INSERT INTO payment (note) VALUES ('b')",
+        commit,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn unprotected_handler_that_ends_its_transaction_is_noticed_without_a_record() {
+    let database = Database::new().await;
+    let store = database.store();
+    let Claimed::New(mut transaction) = store.begin(&claim(1).call, None).await.unwrap() else {
+        panic!("an unprotected call is always new")
+    };
+    pay(&mut transaction, "before").await;
+    assert!(!try_sql(&mut transaction, "COMMIT").await);
+    let ended = store.end(transaction, None, End::CommitUnrecorded).await;
+    assert!(matches!(ended, Ended::EndedByHandler), "{ended:?}");
+    assert!(is_free(&store, &claim(1)).await);
+}
+
+#[tokio::test]
+async fn error_after_a_database_rollback_is_rolled_back_as_asked_and_the_key_is_free() {
+    let database = Database::new().await;
+    let store = database.store();
+    let mut transaction = begin(&store, &claim(1)).await;
+    try_sql(
+        &mut transaction,
+        "INSERT INTO payment (note, code) VALUES ('a', 'A'); \
+         INSERT OR ROLLBACK INTO payment (note, code) VALUES ('b', 'A')",
+    )
+    .await;
+    let ended = store.end(transaction, Some(&claim(1)), End::RollBack).await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    assert!(is_free(&store, &claim(1)).await);
+}
+
+#[tokio::test]
+async fn error_result_after_a_database_rollback_is_not_recorded() {
+    let database = Database::new().await;
+    let store = database.store();
+    let mut transaction = begin(&store, &claim(1)).await;
+    try_sql(
+        &mut transaction,
+        "INSERT INTO payment (note, code) VALUES ('a', 'A'); \
+         INSERT OR ROLLBACK INTO payment (note, code) VALUES ('b', 'A')",
+    )
+    .await;
+    let ended = store
+        .end(
+            transaction,
+            Some(&claim(1)),
+            End::RollBackAndRecord(completion(b"failed")),
+        )
+        .await;
+    let Ended::Aborted(error) = ended else {
+        panic!("{ended:?}")
+    };
+    assert_eq!(error.kind(), StoreErrorKind::Aborted);
+    assert!(is_free(&store, &claim(1)).await);
+}
+
+#[tokio::test]
+async fn commit_that_the_database_refuses_is_aborted_and_the_key_is_free() {
+    let database = Database::new().await;
+    database
+        .run(
+            "CREATE TABLE line (payment TEXT REFERENCES payment (code) \
+             DEFERRABLE INITIALLY DEFERRED)",
+        )
+        .await;
+    let store = database.store();
+    let mut transaction = begin(&store, &claim(1)).await;
+    pay(&mut transaction, "rent").await;
+    assert!(
+        try_sql(
+            &mut transaction,
+            "INSERT INTO line (payment) VALUES ('nowhere')"
+        )
+        .await
+    );
+    let ended = store.end(transaction, Some(&claim(1)), commit()).await;
+    assert!(matches!(ended, Ended::Aborted(_)), "{ended:?}");
+    assert!(database.payments().await.is_empty());
+    call(&store, &claim(1), "rent again", b"paid").await;
+    assert_eq!(database.payments().await, ["rent again"]);
+}
+
+#[tokio::test]
+async fn handler_that_writes_the_record_itself_is_aborted() {
+    let database = Database::new().await;
+    let store = database.store();
+    let mut transaction = begin(&store, &claim(1)).await;
+    pay(&mut transaction, "rent").await;
+    sqlx::query(
+        "INSERT INTO mcp_idempotent_record (id, fingerprint, state, token, tool, created_at) \
+         VALUES (?1, x'00', 2, 0, 'pay', 0)",
+    )
+    .bind(&[1_u8; 32][..])
+    .execute(&mut *transaction)
+    .await
+    .unwrap();
+    let ended = store.end(transaction, Some(&claim(1)), commit()).await;
+    assert!(matches!(ended, Ended::Aborted(_)), "{ended:?}");
+    assert!(database.payments().await.is_empty());
+}
+
+#[tokio::test]
+async fn nested_begin_that_was_cancelled_does_not_roll_the_whole_back() {
+    let database = Database::new().await;
+    let store = database.store();
+    for pending in 0..5 {
+        let claim = claim(pending);
+        let mut transaction = begin(&store, &claim).await;
+        pay(&mut transaction, "kept").await;
+        drop(drop_at(pending.into(), transaction.begin()).await);
+        let ended = store.end(transaction, Some(&claim), commit()).await;
+        assert!(matches!(ended, Ended::AsAsked(_)), "{pending}: {ended:?}");
+    }
+    assert_eq!(database.payments().await, ["kept"; 5]);
+}
+
+#[tokio::test]
+async fn raw_commit_is_noticed_even_behind_a_replaced_hook() {
+    let database = Database::new().await;
+    let store = database.store();
+    let mut transaction = begin(&store, &claim(1)).await;
+    pay(&mut transaction, "before").await;
+    transaction
+        .lock_handle()
+        .await
+        .unwrap()
+        .remove_commit_hook();
+    // The connection is not used again, so the next handler is protected as ever.
+    let ended = store.end(transaction, Some(&claim(1)), commit()).await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    let mut transaction = begin(&store, &claim(2)).await;
+    assert!(!try_sql(&mut transaction, "COMMIT").await);
+}
