@@ -44,7 +44,7 @@ impl Charge {
 }
 
 /// A charge that was made.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema, sqlx::FromRow)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct Receipt {
     /// The charge's number.
@@ -84,11 +84,24 @@ pub struct Receipts {
     pub charges: Vec<Receipt>,
 }
 
-impl Receipts {
-    /// A list of these.
-    #[must_use]
-    pub const fn new(charges: Vec<Receipt>) -> Self {
-        Self { charges }
+impl FromIterator<Receipt> for Receipts {
+    fn from_iter<I: IntoIterator<Item = Receipt>>(charges: I) -> Self {
+        Self {
+            charges: charges.into_iter().collect(),
+        }
+    }
+}
+
+/// A row of [`SELECT`].
+pub(super) type Row = (i64, String, i64);
+
+impl From<Row> for Receipt {
+    fn from((charge_id, customer, amount_cents): Row) -> Self {
+        Self {
+            charge_id,
+            customer,
+            amount_cents,
+        }
     }
 }
 

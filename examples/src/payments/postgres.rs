@@ -133,12 +133,12 @@ impl Payments {
         &self,
         Parameters(listing): Parameters<Listing>,
     ) -> Result<Json<Receipts>, ErrorData> {
-        let charges = sqlx::query_as(charge::SELECT)
+        let rows: Vec<charge::Row> = sqlx::query_as(charge::SELECT)
             .bind(listing.customer)
             .fetch_all(&self.pool)
             .await
             .map_err(failed)?;
-        Ok(Json(Receipts::new(charges)))
+        Ok(Json(rows.into_iter().map(Receipt::from).collect()))
     }
 }
 

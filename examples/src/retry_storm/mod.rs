@@ -123,18 +123,20 @@ async fn run(database: &Arc<Database>) -> anyhow::Result<Report> {
 /// How long anything here may take before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits for a condition.
-async fn until(
-    what: &str,
-    mut condition: impl AsyncFnMut() -> anyhow::Result<bool>,
-) -> anyhow::Result<()> {
+/// Asks until there is an answer.
+async fn until<T, F>(what: &str, mut ask: impl FnMut() -> F) -> anyhow::Result<T>
+where
+    F: Future<Output = anyhow::Result<Option<T>>>,
+{
     let start = Instant::now();
-    while !condition().await? {
+    loop {
+        if let Some(answer) = ask().await? {
+            return Ok(answer);
+        }
         anyhow::ensure!(
             start.elapsed() < PATIENCE,
-            "{what} did not happen within {PATIENCE:?}"
+            "{what} did not come within {PATIENCE:?}"
         );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    Ok(())
 }

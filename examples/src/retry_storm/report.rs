@@ -22,9 +22,9 @@ pub struct Report {
 
 /// Widths of the columns: the case, and for each side executions, charges, what the client saw.
 const CASE: usize = 30;
-const RAN: usize = 4;
+const RAN: usize = 3;
 const CHARGED: usize = 7;
-const SEEN: usize = 22;
+const SEEN: [usize; 2] = [17, 21];
 
 #[derive(Debug, Clone, Copy)]
 enum Style {
@@ -76,39 +76,39 @@ impl Report {
 
     fn write(&self, out: &mut String, colour: bool) -> fmt::Result {
         let paint = |style: Style, text: String| paint(colour, style, text);
-        let side = RAN + CHARGED + SEEN + 2;
+        let sides = [Side::Unprotected, Side::Protected].into_iter().zip(SEEN);
         writeln!(
             out,
             "\nEach line sends the same calls, with the same key, to two tools of one server ({}).\n",
             self.database
         )?;
-        writeln!(
-            out,
-            " {:CASE$}│ {} │ {}",
-            "",
-            paint(Style::Bold, format!("{:side$}", "charge_card_unprotected")),
-            paint(Style::Bold, format!("{:side$}", "#[idempotent] charge_card")),
-        )?;
-        let heads = format!("{:>RAN$} {:>CHARGED$} {:SEEN$}", "ran", "charged", "the client saw");
-        let heads = paint(Style::Dim, heads);
-        writeln!(out, " {:CASE$}│ {heads} │ {heads}", "")?;
-        let (case, side) = ("─".repeat(CASE + 1), "─".repeat(side + 2));
-        writeln!(out, "{case}┼{side}┼{side}")?;
+        let mut titles = format!(" {:CASE$}", "");
+        let mut heads = titles.clone();
+        let mut rule = "─".repeat(CASE + 1);
+        for (side, seen) in sides.clone() {
+            let width = RAN + CHARGED + seen + 2;
+            let title = match side {
+                Side::Unprotected => "charge_card_unprotected",
+                Side::Protected => "#[idempotent] charge_card",
+            };
+            let head = format!("{:>RAN$} {:>CHARGED$} {:seen$}", "ran", "charged", "the client saw");
+            write!(titles, "│ {} ", paint(Style::Bold, format!("{title:width$}")))?;
+            write!(heads, "│ {} ", paint(Style::Dim, head))?;
+            write!(rule, "┼{}", "─".repeat(width + 2))?;
+        }
+        writeln!(out, "{titles}\n{heads}\n{rule}")?;
         for case in Case::ALL {
             write!(out, " {:CASE$}", format!("{}  {}", case.letter(), case.label()))?;
-            for side in [Side::Unprotected, Side::Protected] {
+            for (side, seen) in sides.clone() {
                 let outcome = self
                     .outcomes
                     .iter()
                     .find(|outcome| outcome.case == case && outcome.side == side);
                 if let Some(outcome) = outcome {
-                    let style = match outcome.charges {
-                        1 => Style::Green,
-                        _ => Style::Red,
-                    };
+                    let style = if outcome.charges == 1 { Style::Green } else { Style::Red };
                     write!(
                         out,
-                        "│ {:>RAN$} {} {:SEEN$} ",
+                        "│ {:>RAN$} {} {:seen$} ",
                         outcome.executions,
                         paint(style, format!("{:>CHARGED$}", outcome.charges)),
                         summary(&outcome.seen),

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File},
+    future,
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
@@ -120,7 +121,8 @@ impl Site {
         }
         let mut child = command.spawn().context("cannot run this program again")?;
         let client = if start.http {
-            let address = address(&mut child, log).await?;
+            let asked = || future::ready(address(&mut child, log));
+            let address = until("the server's address", asked).await?;
             let transport = StreamableHttpClientTransport::from_uri(address);
             ().serve(transport).await?
         } else {
@@ -135,20 +137,17 @@ impl Site {
     }
 }
 
-/// Waits for the server to say where it listens.
-async fn address(child: &mut Child, log: &Path) -> anyhow::Result<String> {
-    let mut address = None;
-    until("the server's address", async || {
-        if let Some(status) = child.try_wait()? {
-            anyhow::bail!("it ended with {status}");
-        }
-        address = fs::read_to_string(log)?
-            .lines()
-            .find_map(|line| line.strip_prefix("listening on ").map(str::to_owned));
-        Ok(address.is_some())
-    })
-    .await?;
-    address.context("no address")
+/// Where the server says that it listens.
+fn address(child: &mut Child, log: &Path) -> anyhow::Result<Option<String>> {
+    if let Some(status) = child.try_wait()? {
+        anyhow::bail!("it ended with {status}");
+    }
+    let log = fs::read_to_string(log)?;
+    let address = log
+        .split_inclusive('\n')
+        .filter_map(|line| line.strip_suffix('\n'))
+        .find_map(|line| line.strip_prefix("listening on "));
+    Ok(address.map(str::to_owned))
 }
 
 /// A running server, and the client that is connected to it.
