@@ -1,18 +1,174 @@
 //! What the expansion of `#[idempotent]` calls. Not part of the public interface: it changes
 //! without notice.
 
-use rmcp::model::JsonObject;
+use std::{borrow::Cow, fmt, future::Future, marker::PhantomData, pin::Pin, sync::Arc};
+
+use mcp_idempotent_core::{Store, TransactionStore};
+use rmcp::{
+    handler::server::{
+        common::{FromContextPart, schema_for_empty_input, schema_for_input},
+        tool::{IntoCallToolResult, ToolCallContext},
+    },
+    model::{JsonObject, MetaObject},
+};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use crate::{Idempotency, execute, options, wire};
+
+pub use mcp_idempotent_core::{KeyRequirement, OnError, Wait};
+pub use rmcp::{ErrorData, model::CallToolResponse};
 
 pub use crate::{
-    call::Call,
-    execute::{Outcome, run_in_transaction, run_under_lease},
-    options::ToolOptions,
+    call::{Call, NotCalled, Parts},
+    execute::Outcome,
+    options::{Mode, ToolOptions},
 };
 
-/// Whether an object schema names a property.
-pub(crate) fn has_property(schema: &JsonObject, name: &str) -> bool {
-    schema
-        .get("properties")
-        .and_then(|properties| properties.get(name))
-        .is_some()
+/// A server that an execution can take along when its caller goes away.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot have `#[idempotent]` tools: it is not `Clone + Send + Sync + 'static`",
+    label = "this server cannot be taken along",
+    note = "an execution goes on when its caller goes away, and takes a clone of the server along; write `#[derive(Clone)]` above `{Self}`, and put what is not `Clone`, `Send` and `Sync` into an `Arc` or a lock"
+)]
+pub trait Server: Send + Sync + 'static {
+    /// A server that shares this one's state.
+    fn detach(&self) -> Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Clone + Send + Sync + 'static> Server for T {
+    fn detach(&self) -> Self {
+        self.clone()
+    }
+}
+
+/// The author's function at work.
+pub type Running<'c> = Pin<Box<dyn Future<Output = Result<Outcome, NotCalled>> + Send + 'c>>;
+
+/// Runs a tool that takes the transaction.
+pub fn run_in_transaction<S: TransactionStore, T: Server>(
+    idempotency: &Idempotency<S>,
+    options: &'static ToolOptions,
+    server: &T,
+    call: Call,
+    handler: for<'c> fn(T, Call, &'c mut S::Connection) -> Running<'c>,
+) -> impl Future<Output = Result<CallToolResponse, ErrorData>> + Send {
+    execute::in_transaction(idempotency, options, call, move || {
+        let server = server.detach();
+        move |call: Call, connection: &mut S::Connection| handler(server, call, connection)
+    })
+}
+
+/// Runs a tool whose effect is outside the store.
+pub fn run_under_lease<S: Store, T: Server>(
+    idempotency: &Idempotency<S>,
+    options: &'static ToolOptions,
+    server: &T,
+    call: Call,
+    handler: fn(T, Call) -> Running<'static>,
+) -> impl Future<Output = Result<CallToolResponse, ErrorData>> + Send {
+    execute::under_lease(idempotency, options, call, move || {
+        let server = server.detach();
+        move |call| handler(server, call)
+    })
+}
+
+/// The author's `Parameters<…>`, in the place where rmcp's macro looks for the input schema. It
+/// takes nothing from the call: the author's own is extracted after the claim.
+pub struct Parameters<T>(PhantomData<fn() -> T>);
+
+impl<S, T> FromContextPart<ToolCallContext<'_, S>> for Parameters<T> {
+    fn from_context_part(_: &mut ToolCallContext<'_, S>) -> Result<Self, ErrorData> {
+        Ok(Self(PhantomData))
+    }
+}
+
+impl<T> fmt::Debug for Parameters<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Parameters")
+    }
+}
+
+// Everything is delegated: a type with an identity of its own would appear beside the author's.
+impl<T: JsonSchema> JsonSchema for Parameters<T> {
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        T::schema_id()
+    }
+
+    fn inline_schema() -> bool {
+        T::inline_schema()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
+    }
+}
+
+/// An answer, in the place where rmcp's macro looks for the output schema.
+pub struct Json<T> {
+    response: CallToolResponse,
+    schema: PhantomData<fn() -> T>,
+}
+
+impl<T> Json<T> {
+    /// The answer of a tool with structured output.
+    pub const fn new(response: CallToolResponse) -> Self {
+        Self {
+            response,
+            schema: PhantomData,
+        }
+    }
+}
+
+impl<T> IntoCallToolResult for Json<T> {
+    fn into_call_tool_result(self) -> Result<CallToolResponse, ErrorData> {
+        Ok(self.response)
+    }
+}
+
+impl<T> fmt::Debug for Json<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Json").field(&self.response).finish()
+    }
+}
+
+/// The input schema that rmcp's macro finds for a `Parameters<…>`.
+///
+/// # Panics
+///
+/// The schema is none of an object, as in rmcp's own expansion.
+pub fn input_schema<P: JsonSchema + 'static>() -> Arc<JsonObject> {
+    schema_for_input::<P>().unwrap_or_else(|error| {
+        panic!(
+            "Invalid input schema for `{}`: {error}",
+            std::any::type_name::<P>()
+        )
+    })
+}
+
+/// The input schema that rmcp's macro gives a tool without parameters.
+pub fn empty_input_schema() -> Arc<JsonObject> {
+    schema_for_empty_input()
+}
+
+/// The author's input schema, with the key argument where it is not one of the author's own.
+pub fn with_key_argument(options: &ToolOptions) -> Arc<JsonObject> {
+    let schema = options
+        .input_schema
+        .map_or_else(empty_input_schema, |of| of());
+    let Some(name) = options.key_property else {
+        return schema;
+    };
+    options::with_key_property(schema, name, options.key == Some(KeyRequirement::Required))
+}
+
+/// The tool's `_meta`: the author's own, and the contract.
+pub fn meta(options: &ToolOptions, author: Option<MetaObject>) -> MetaObject {
+    let mut meta = author.unwrap_or_default();
+    meta.insert(wire::CONTRACT.into(), wire::contract(options));
+    meta
 }

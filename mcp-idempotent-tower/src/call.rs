@@ -1,6 +1,6 @@
 //! A tool call taken apart, by moving.
 
-use std::{borrow::Cow, mem};
+use std::{borrow::Cow, fmt, mem};
 
 use mcp_idempotent_core::{Action, CommitOutcome, ErrorKind};
 use mcp_idempotent_core::{IdempotencyKey, InvalidKey, Refusal, engine::Round};
@@ -43,12 +43,12 @@ impl<S> FromContextPart<ToolCallContext<'_, S>> for Call {
 
 impl Call {
     /// Puts the call back together, for the extractors of the author's own parameters.
-    pub fn into_context<S>(self, service: &S) -> ToolCallContext<'_, S> {
+    pub fn into_parts<S>(self, server: &S) -> Parts<'_, S> {
         let mut params = rmcp::model::CallToolRequestParams::new(self.name);
         params.arguments = self.arguments;
         params.input_responses = self.input_responses;
         params.request_state = self.request_state;
-        ToolCallContext::new(service, params, self.context)
+        Parts(ToolCallContext::new(server, params, self.context))
     }
 
     /// The key that the client sent, from the first place that has one.
@@ -100,6 +100,32 @@ impl Call {
         Some(digest.finalize().into())
     }
 }
+
+/// What the author's extractors take their values from, in the order of the parameters.
+#[doc(hidden)]
+pub struct Parts<'a, S>(ToolCallContext<'a, S>);
+
+impl<S> fmt::Debug for Parts<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Parts").field(&self.0.name).finish()
+    }
+}
+
+impl<'a, S> Parts<'a, S> {
+    /// The value of one parameter.
+    ///
+    /// # Errors
+    ///
+    /// The extractor refused the call. The author's function is not called.
+    pub fn extract<T: FromContextPart<ToolCallContext<'a, S>>>(&mut self) -> Result<T, NotCalled> {
+        T::from_context_part(&mut self.0).map_err(NotCalled)
+    }
+}
+
+/// An extractor refused the call.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct NotCalled(pub(crate) ErrorData);
 
 /// As [`Value::pointer`], on an object that is no [`Value`] of its own.
 fn at_pointer<'a>(arguments: &'a JsonObject, pointer: &str) -> Option<&'a Value> {

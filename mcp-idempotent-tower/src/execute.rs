@@ -8,10 +8,10 @@ use mcp_idempotent_core::{
     HandlerPanicked, KeyKind, KeyRequirement, Policy, Refusal, Request, Scope, Store,
     TransactionStore,
 };
-use rmcp::{ErrorData, model::CallToolResponse};
+use rmcp::{ErrorData, handler::server::tool::IntoCallToolResult, model::CallToolResponse};
 
 use crate::{
-    call::Call,
+    call::{Call, NotCalled},
     idempotency::Idempotency,
     options::ToolOptions,
     result::{self, Handled, ToolResult},
@@ -19,34 +19,40 @@ use crate::{
     wire,
 };
 
-/// What the macro's closure returns.
+/// How the author's function ended.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct Outcome(pub(crate) Handled);
 
 impl Outcome {
     /// The author's function returned.
-    pub fn returned(result: Result<CallToolResponse, ErrorData>) -> Self {
-        Self(Handled::returned(result))
-    }
-
-    /// One of the author's extractors refused the call.
-    pub const fn not_called(error: ErrorData) -> Self {
-        Self(Handled::not_called(error))
+    ///
+    /// # Errors
+    ///
+    /// None; the type is that of a call whose extractors may fail.
+    pub fn returned(result: impl IntoCallToolResult) -> Result<Self, NotCalled> {
+        Ok(Self(Handled::returned(result.into_call_tool_result())))
     }
 }
 
-/// Runs a handler in transaction mode.
-#[doc(hidden)]
-pub async fn run_in_transaction<S, H>(
+impl From<Result<Self, NotCalled>> for Outcome {
+    fn from(called: Result<Self, NotCalled>) -> Self {
+        called.unwrap_or_else(|NotCalled(error)| Self(Handled::not_called(error)))
+    }
+}
+
+/// Runs a handler in transaction mode. It is made only when it is to run.
+pub(crate) async fn in_transaction<S, H>(
     idempotency: &Idempotency<S>,
     options: &'static ToolOptions,
     call: Call,
-    handler: H,
+    handler: impl FnOnce() -> H,
 ) -> Result<CallToolResponse, ErrorData>
 where
     S: TransactionStore,
-    H: for<'c> FnOnce(Call, &'c mut S::Connection) -> BoxFuture<'c, Outcome> + Send + 'static,
+    H: for<'c> FnOnce(Call, &'c mut S::Connection) -> BoxFuture<'c, Result<Outcome, NotCalled>>
+        + Send
+        + 'static,
 {
     let policy = idempotency.policy_of(options);
     let answer = async {
@@ -80,6 +86,7 @@ where
         Ok(Ok(mut attempt)) => {
             let call = without_added_argument(call, options);
             let idempotency = idempotency.clone();
+            let handler = handler();
             DetachOnDrop::new(async move {
                 let outcome = attempt
                     .run(move |connection| handler(call, connection))
@@ -93,17 +100,16 @@ where
     }
 }
 
-/// Runs a handler in lease mode.
-#[doc(hidden)]
-pub async fn run_under_lease<S, H>(
+/// Runs a handler in lease mode. It is made only when it is to run.
+pub(crate) async fn under_lease<S, H>(
     idempotency: &Idempotency<S>,
     options: &'static ToolOptions,
     call: Call,
-    handler: H,
+    handler: impl FnOnce() -> H,
 ) -> Result<CallToolResponse, ErrorData>
 where
     S: Store,
-    H: FnOnce(Call) -> BoxFuture<'static, Outcome> + Send + 'static,
+    H: FnOnce(Call) -> BoxFuture<'static, Result<Outcome, NotCalled>> + Send + 'static,
 {
     let policy = idempotency.policy_of(options);
     let answer = async {
@@ -133,9 +139,10 @@ where
     };
     let call = without_added_argument(call, options);
     let idempotency = idempotency.clone();
+    let handler = handler();
     DetachOnDrop::new(async move {
         let Some(mut attempt) = attempt else {
-            return handler(call).await.0.result;
+            return Outcome::from(handler(call).await).0.result;
         };
         // Calling the handler may panic too, before there is a future.
         let outcome = attempt.run(async move { handler(call).await }).await;
@@ -190,9 +197,12 @@ fn without_added_argument(mut call: Call, options: &ToolOptions) -> Call {
     call
 }
 
-fn handled(outcome: Result<Outcome, HandlerPanicked>, if_panicked: CommitOutcome) -> Handled {
-    match outcome {
-        Ok(Outcome(handled)) => handled,
+fn handled(
+    called: Result<Result<Outcome, NotCalled>, HandlerPanicked>,
+    if_panicked: CommitOutcome,
+) -> Handled {
+    match called {
+        Ok(called) => Outcome::from(called).0,
         Err(HandlerPanicked { .. }) => Handled::panicked(if_panicked),
     }
 }

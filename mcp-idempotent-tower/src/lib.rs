@@ -32,7 +32,7 @@ pub use mcp_idempotent_core::{
     self as core, Application, IdempotencyKey, KeyRequirement, MemoryStore, OnError, OnExpired,
     Policy, Refusal, Scope, Secret, Store, TransactionStore, Wait, store,
 };
-// MACRO
+pub use mcp_idempotent_macros::idempotent;
 
 pub use crate::{
     builder::{BuildError, IdempotencyBuilder},

@@ -4,15 +4,32 @@ use std::{sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{KeyRequirement, OnError, Policy, Wait};
 use rmcp::model::JsonObject;
+use serde_json::Value;
+
+use crate::wire;
+
+/// How a tool's effect and its record go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
+#[expect(clippy::exhaustive_enums, reason = "the macro names it")]
+pub enum Mode {
+    /// They commit together.
+    Transaction,
+    /// The effect is outside the store.
+    Lease,
+}
 
 /// What `#[idempotent(…)]` was given; `None` leaves the server's own policy in force.
 #[derive(Debug, Clone, Copy)]
 #[doc(hidden)]
 #[expect(clippy::exhaustive_structs, reason = "the macro builds it in a const")]
 pub struct ToolOptions {
+    pub mode: Mode,
     pub key: Option<KeyRequirement>,
     /// A JSON pointer.
     pub key_argument: Option<&'static str>,
+    /// The name of the key argument where it is top-level.
+    pub key_property: Option<&'static str>,
     /// The author's own input schema, from which it is seen whether the argument is theirs.
     pub input_schema: Option<fn() -> Arc<JsonObject>>,
     /// JSON pointers.
@@ -25,10 +42,12 @@ pub struct ToolOptions {
 }
 
 impl ToolOptions {
-    /// `#[idempotent]` without options.
-    pub const DEFAULT: Self = Self {
+    /// Without options, on a tool that takes the transaction.
+    pub const TRANSACTION: Self = Self {
+        mode: Mode::Transaction,
         key: None,
         key_argument: None,
+        key_property: None,
         input_schema: None,
         ignored: &[],
         retention: None,
@@ -36,6 +55,12 @@ impl ToolOptions {
         wait: None,
         lease: None,
         on_error: None,
+    };
+
+    /// Without options, on a tool whose effect is outside the store.
+    pub const LEASE: Self = Self {
+        mode: Mode::Lease,
+        ..Self::TRANSACTION
     };
 
     /// The server's policy with what the attribute says laid over it.
@@ -71,11 +96,43 @@ impl ToolOptions {
     /// The name of the key argument where it is top-level and not one of the author's own: it was
     /// added to the schema, and is removed before the arguments are parsed.
     pub(crate) fn added_argument(&self) -> Option<&'static str> {
-        let name = self.key_argument?.strip_prefix('/')?;
+        let name = self.key_property?;
         let schema = self.input_schema?();
-        if name.contains('/') || crate::__private::has_property(&schema, name) {
-            return None;
-        }
-        Some(name)
+        (!has_property(&schema, name)).then_some(name)
     }
+}
+
+/// Whether an object schema names a property.
+pub(crate) fn has_property(schema: &JsonObject, name: &str) -> bool {
+    schema
+        .get("properties")
+        .and_then(|properties| properties.get(name))
+        .is_some()
+}
+
+/// The schema with a string property for the key, where it does not have one of that name.
+pub(crate) fn with_key_property(
+    mut schema: Arc<JsonObject>,
+    name: &str,
+    required: bool,
+) -> Arc<JsonObject> {
+    if has_property(&schema, name) {
+        return schema;
+    }
+    let object = Arc::make_mut(&mut schema);
+    let properties = object
+        .entry("properties")
+        .or_insert_with(|| Value::Object(JsonObject::new()));
+    if let Value::Object(properties) = properties {
+        properties.insert(name.to_owned(), wire::key_property());
+    }
+    if required {
+        let names = object
+            .entry("required")
+            .or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(names) = names {
+            names.push(name.into());
+        }
+    }
+    schema
 }

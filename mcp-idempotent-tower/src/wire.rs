@@ -1,11 +1,15 @@
 //! Every name that goes over the wire.
 
-use mcp_idempotent_core::{Refusal, Timestamp};
+use std::time::Duration;
+
+use mcp_idempotent_core::{KeyRequirement, Refusal, Timestamp};
 use rmcp::{
     ErrorData,
     model::{CallToolResult, ContentBlock, ErrorCode, MetaObject},
 };
 use serde_json::{Map, Value, json};
+
+use crate::options::{Mode, ToolOptions};
 
 /// Where a client puts its key: `_meta["idempotency-key"]`.
 pub const KEY: &str = "idempotency-key";
@@ -31,8 +35,7 @@ fn refusal_data(refusal: &Refusal) -> Map<String, Value> {
     data.insert("outcome".into(), refusal.outcome().as_str().into());
     data.insert("action".into(), refusal.action().as_str().into());
     if let Some(after) = refusal.retry_after() {
-        let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-        data.insert("retryAfterMs".into(), millis.into());
+        data.insert("retryAfterMs".into(), millis(after));
     }
     data
 }
@@ -76,4 +79,53 @@ pub(crate) fn replay_notice(at: Timestamp) -> ContentBlock {
         "This call was already executed at {at}; this is its result. It was not executed again. \
          To run it again, send a new idempotency key."
     ))
+}
+
+/// What the attribute says of a tool. What it leaves to the server's policy is not listed: the
+/// tool's definition is made without the server.
+pub(crate) fn contract(options: &ToolOptions) -> Value {
+    let mut contract = Map::new();
+    let mode = match options.mode {
+        Mode::Transaction => "transaction",
+        Mode::Lease => "lease",
+    };
+    contract.insert("mode".into(), mode.into());
+    if let Some(key) = options.key {
+        let key = match key {
+            KeyRequirement::Explicit => "optional",
+            KeyRequirement::Required => "required",
+            _ => "derived",
+        };
+        contract.insert("key".into(), key.into());
+    }
+    if let Some(pointer) = options.key_argument {
+        contract.insert("keyArgument".into(), pointer.into());
+    }
+    for (name, duration) in [
+        ("retentionMs", options.retention),
+        ("windowMs", options.window),
+    ] {
+        if let Some(duration) = duration {
+            contract.insert(name.into(), millis(duration));
+        }
+    }
+    Value::Object(contract)
+}
+
+/// The key argument in a tool's input schema, in words for a model.
+pub(crate) fn key_property() -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 255,
+        "description": "A unique key for this one intended operation, for example a UUID. Make a \
+            new key for each new intent. To retry a call whose result you did not get, send the \
+            same key with the same arguments: the operation is not carried out a second time.",
+    })
+}
+
+fn millis(duration: Duration) -> Value {
+    u64::try_from(duration.as_millis())
+        .unwrap_or(u64::MAX)
+        .into()
 }

@@ -7,11 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mcp_idempotent_tower::{Idempotency, MemoryStore, NotExecuted, idempotent};
-use rmcp::{
-    ErrorData, Json,
-    handler::server::wrapper::Parameters,
-    tool, tool_router,
-};
+use rmcp::{ErrorData, Json, handler::server::wrapper::Parameters, tool, tool_router};
 
 use super::{
     charge::{Charge, Listing, Receipt, Receipts, whose_key},

@@ -52,8 +52,7 @@ pub async fn main(arguments: lexopt::Parser) -> Result<(), Stop> {
             serve::serve(server, &options).await?;
         }
         Store::Postgres(url) => {
-            let server =
-                postgres::Payments::open(url, &options.schema, options.ledger()?).await?;
+            let server = postgres::Payments::open(url, &options.schema, options.ledger()?).await?;
             serve::serve(server, &options).await?;
         }
         Store::Memory => {

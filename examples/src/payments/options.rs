@@ -143,7 +143,10 @@ fn schema(name: String) -> Result<String, Stop> {
     let plain = name
         .bytes()
         .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
-    if !plain || name.is_empty() || name.len() > 40 || name.starts_with(|c: char| c.is_ascii_digit())
+    if !plain
+        || name.is_empty()
+        || name.len() > 40
+        || name.starts_with(|c: char| c.is_ascii_digit())
     {
         return Err(Stop::Usage(format!(
             "--schema {name:?} is not made of at most 40 small letters, digits and underscores"

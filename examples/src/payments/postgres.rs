@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use mcp_idempotent_tower::{Idempotency, idempotent, store::postgres::PostgresStore};
-use rmcp::{
-    ErrorData, Json,
-    handler::server::wrapper::Parameters,
-    tool, tool_router,
-};
+use rmcp::{ErrorData, Json, handler::server::wrapper::Parameters, tool, tool_router};
 use sqlx::{
     AssertSqlSafe, PgConnection, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},

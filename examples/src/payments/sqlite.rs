@@ -4,11 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use mcp_idempotent_tower::{Idempotency, idempotent, store::sqlite::SqliteStore};
-use rmcp::{
-    ErrorData, Json,
-    handler::server::wrapper::Parameters,
-    tool, tool_router,
-};
+use rmcp::{ErrorData, Json, handler::server::wrapper::Parameters, tool, tool_router};
 use sqlx::{SqliteConnection, SqlitePool};
 
 use super::{

@@ -218,11 +218,7 @@ async fn time_out(site: &Site, call: &Call) -> anyhow::Result<Vec<Seen>> {
     ])
 }
 
-async fn killed_before_commit(
-    site: &Site,
-    call: &Call,
-    side: Side,
-) -> anyhow::Result<Vec<Seen>> {
+async fn killed_before_commit(site: &Site, call: &Call, side: Side) -> anyhow::Result<Vec<Seen>> {
     let start = Start {
         hold_ms: FOREVER_MS,
         ..Start::default()
@@ -236,7 +232,10 @@ async fn killed_before_commit(
     // Without protection there is no such moment: it has committed before it waits.
     if side == Side::Protected {
         let charges = site.charges().await?;
-        anyhow::ensure!(charges == 0, "the server had committed before it was killed");
+        anyhow::ensure!(
+            charges == 0,
+            "the server had committed before it was killed"
+        );
     }
     retried_after_restart(site, call, first.await??).await
 }
@@ -254,11 +253,7 @@ async fn killed_after_commit(site: &Site, call: &Call) -> anyhow::Result<Vec<See
     retried_after_restart(site, call, first.await??).await
 }
 
-async fn retried_after_restart(
-    site: &Site,
-    call: &Call,
-    first: Seen,
-) -> anyhow::Result<Vec<Seen>> {
+async fn retried_after_restart(site: &Site, call: &Call, first: Seen) -> anyhow::Result<Vec<Seen>> {
     let server = site.start(Start::default()).await?;
     Ok(vec![first, call.send(&server.peer()).await?])
 }
@@ -273,10 +268,7 @@ async fn other_arguments(site: &Site, call: &Call) -> anyhow::Result<Vec<Seen>> 
     ])
 }
 
-fn spawn(
-    call: &Call,
-    peer: Peer<RoleClient>,
-) -> tokio::task::JoinHandle<anyhow::Result<Seen>> {
+fn spawn(call: &Call, peer: Peer<RoleClient>) -> tokio::task::JoinHandle<anyhow::Result<Seen>> {
     let call = call.clone();
     tokio::spawn(async move { call.send(&peer).await })
 }

@@ -76,7 +76,12 @@ impl Database {
                 vec!["--store".into(), store]
             }
             Self::Postgres { url, schema, .. } => {
-                vec!["--store".into(), url.into(), "--schema".into(), schema.into()]
+                vec![
+                    "--store".into(),
+                    url.into(),
+                    "--schema".into(),
+                    schema.into(),
+                ]
             }
         }
     }

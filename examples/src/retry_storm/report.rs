@@ -91,21 +91,36 @@ impl Report {
                 Side::Unprotected => "charge_card_unprotected",
                 Side::Protected => "#[idempotent] charge_card",
             };
-            let head = format!("{:>RAN$} {:>CHARGED$} {:seen$}", "ran", "charged", "the client saw");
-            write!(titles, "│ {} ", paint(Style::Bold, format!("{title:width$}")))?;
+            let head = format!(
+                "{:>RAN$} {:>CHARGED$} {:seen$}",
+                "ran", "charged", "the client saw"
+            );
+            write!(
+                titles,
+                "│ {} ",
+                paint(Style::Bold, format!("{title:width$}"))
+            )?;
             write!(heads, "│ {} ", paint(Style::Dim, head))?;
             write!(rule, "┼{}", "─".repeat(width + 2))?;
         }
         writeln!(out, "{titles}\n{heads}\n{rule}")?;
         for case in Case::ALL {
-            write!(out, " {:CASE$}", format!("{}  {}", case.letter(), case.label()))?;
+            write!(
+                out,
+                " {:CASE$}",
+                format!("{}  {}", case.letter(), case.label())
+            )?;
             for (side, seen) in sides.clone() {
                 let outcome = self
                     .outcomes
                     .iter()
                     .find(|outcome| outcome.case == case && outcome.side == side);
                 if let Some(outcome) = outcome {
-                    let style = if outcome.charges == 1 { Style::Green } else { Style::Red };
+                    let style = if outcome.charges == 1 {
+                        Style::Green
+                    } else {
+                        Style::Red
+                    };
                     write!(
                         out,
                         "│ {:>RAN$} {} {:seen$} ",

@@ -1,0 +1,291 @@
+//! The options: `#[idempotent(key = required, retention = "24h")]`.
+
+use std::{collections::HashSet, time::Duration};
+
+use proc_macro2::TokenStream;
+use syn::{
+    Expr, Ident, LitStr, Path, Token,
+    ext::IdentExt as _,
+    parenthesized,
+    parse::{Parse, ParseStream, Parser as _},
+    punctuated::Punctuated,
+};
+
+use crate::diagnostics::{self, Errors};
+
+/// Every option, as typed.
+const KNOWN: &[&str] = &[
+    "key",
+    "key_argument",
+    "ignore",
+    "retention",
+    "window",
+    "wait",
+    "lease",
+    "on_error",
+    "idempotency",
+    "crate",
+];
+
+const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
+
+#[derive(Default)]
+pub(crate) struct Args {
+    pub(crate) key: Option<Choice>,
+    pub(crate) key_argument: Option<Pointer>,
+    pub(crate) ignored: Vec<Pointer>,
+    pub(crate) retention: Option<Duration>,
+    pub(crate) window: Option<Duration>,
+    pub(crate) wait: Option<Wait>,
+    pub(crate) lease: Option<(Ident, Duration)>,
+    pub(crate) on_error: Option<Choice>,
+    pub(crate) idempotency: Option<Expr>,
+    pub(crate) crate_path: Option<Path>,
+}
+
+/// One of several words: the word as typed, and the variant that it names.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    pub(crate) word: Ident,
+    pub(crate) variant: &'static str,
+}
+
+/// A JSON pointer; of a top-level one also the name.
+#[derive(Debug)]
+pub(crate) struct Pointer {
+    pub(crate) pointer: String,
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Wait {
+    Reject,
+    UpTo(Duration),
+}
+
+impl Args {
+    /// Parses all options; the errors of all of them are reported together.
+    pub(crate) fn parse(tokens: TokenStream) -> syn::Result<Self> {
+        (|input: ParseStream<'_>| {
+            let mut args = Self::default();
+            let mut errors = Errors::default();
+            let mut seen = HashSet::new();
+            while !input.is_empty() {
+                if let Err(error) = args.option(input, &mut seen) {
+                    errors.push(error);
+                    skip_to_comma(input)?;
+                }
+                if !input.is_empty() {
+                    input.parse::<Token![,]>()?;
+                }
+            }
+            errors.into_result()?;
+            Ok(args)
+        })
+        .parse2(tokens)
+    }
+
+    fn option(&mut self, input: ParseStream<'_>, seen: &mut HashSet<String>) -> syn::Result<()> {
+        let name = input.call(Ident::parse_any)?;
+        let text = name.to_string();
+        if !KNOWN.contains(&text.as_str()) {
+            return Err(diagnostics::unknown_option(&name, KNOWN));
+        }
+        if !seen.insert(text.clone()) {
+            return Err(diagnostics::duplicate_option(&name));
+        }
+        match text.as_str() {
+            "key" => {
+                let variants = [
+                    ("derived", "Derived"),
+                    ("explicit", "Explicit"),
+                    ("required", "Required"),
+                ];
+                self.key = Some(choice(input, &name, &variants)?);
+            }
+            "on_error" => {
+                let variants = [
+                    ("record", "Record"),
+                    ("release", "Release"),
+                    ("commit", "Commit"),
+                    ("in_doubt", "InDoubt"),
+                ];
+                self.on_error = Some(choice(input, &name, &variants)?);
+            }
+            "key_argument" => {
+                let expected = "the name of an argument or a JSON pointer, in quotes";
+                let hint = "write `key_argument = \"idempotency_key\"`";
+                let literal = string(input, &name, expected, hint)?;
+                self.key_argument = Some(pointer(&name, &literal)?);
+            }
+            "ignore" => self.ignored = ignored(input, &name)?,
+            "retention" => self.retention = Some(duration(input, &name)?),
+            "window" => self.window = Some(duration(input, &name)?),
+            "lease" => self.lease = Some((name.clone(), duration(input, &name)?)),
+            "wait" => self.wait = Some(wait(input, &name)?),
+            "idempotency" => {
+                let hint = "write `idempotency = self.state.idempotency`";
+                self.idempotency = Some(value(input, &name, "an expression", hint)?);
+            }
+            _ => {
+                let hint = "write `crate = ::my_name_of_mcp_idempotent_tower`";
+                self.crate_path = Some(value(input, &name, "a path", hint)?);
+            }
+        }
+        if input.is_empty() || input.peek(Token![,]) {
+            return Ok(());
+        }
+        Err(input.error(format!(
+            "expected `,` after the value of `{name}`\nwrite a comma, or put the value in quotes \
+             if it is a duration"
+        )))
+    }
+}
+
+fn skip_to_comma(input: ParseStream<'_>) -> syn::Result<()> {
+    while !input.is_empty() && !input.peek(Token![,]) {
+        input.parse::<proc_macro2::TokenTree>()?;
+    }
+    Ok(())
+}
+
+/// `= value`. A value that is not there, or does not parse, is reported on the option's name.
+fn value<T: Parse>(
+    input: ParseStream<'_>,
+    name: &Ident,
+    expected: &str,
+    hint: &str,
+) -> syn::Result<T> {
+    if input.parse::<Option<Token![=]>>()?.is_none() || input.is_empty() {
+        return Err(wrong(name, "no value", expected, hint));
+    }
+    let found = input.to_string();
+    input
+        .parse()
+        .map_err(|_| wrong(name, &format!("`{}`", first(&found)), expected, hint))
+}
+
+fn wrong(name: &Ident, found: &str, expected: &str, hint: &str) -> syn::Error {
+    diagnostics::wrong_value(name.span(), &name.to_string(), found, expected, hint)
+}
+
+/// The part of the remaining options that belongs to this one.
+fn first(found: &str) -> &str {
+    found.split(',').next().unwrap_or(found).trim()
+}
+
+fn choice(
+    input: ParseStream<'_>,
+    name: &Ident,
+    variants: &[(&str, &'static str)],
+) -> syn::Result<Choice> {
+    let words: Vec<&str> = variants.iter().map(|(word, _)| *word).collect();
+    let expected = format!("one of {}", diagnostics::list(&words));
+    let found = first(&input.to_string())
+        .trim_start_matches(['=', ' ', '"'])
+        .trim_end_matches('"')
+        .to_owned();
+    let meant = words.iter().find(|word| **word == found);
+    let hint = format!("write `{name} = {}`", meant.unwrap_or(&words[0]));
+    let word: Ident = value(input, name, &expected, &hint)?;
+    match variants.iter().find(|(known, _)| word == known) {
+        Some((_, variant)) => Ok(Choice { word, variant }),
+        None => Err(wrong(name, &format!("`{word}`"), &expected, &hint)),
+    }
+}
+
+fn string(input: ParseStream<'_>, name: &Ident, expected: &str, hint: &str) -> syn::Result<LitStr> {
+    value(input, name, expected, hint)
+}
+
+fn duration(input: ParseStream<'_>, name: &Ident) -> syn::Result<Duration> {
+    let expected = "a duration in quotes";
+    let hint = format!("write `{name} = \"10m\"`; units are `ms`, `s`, `m`, `h` and `days`");
+    let literal = string(input, name, expected, &hint)?;
+    parse_duration(name, &literal, &hint)
+}
+
+fn parse_duration(name: &Ident, literal: &LitStr, hint: &str) -> syn::Result<Duration> {
+    let found = format!("{:?}", literal.value());
+    let duration = humantime::parse_duration(&literal.value())
+        .map_err(|error| wrong(name, &format!("{found} ({error})"), "a duration", hint))?;
+    if duration.is_zero() {
+        return Err(wrong(name, &found, "longer than zero", hint));
+    }
+    if duration > LONGEST {
+        return Err(wrong(name, &found, "at most a hundred years", hint));
+    }
+    Ok(duration)
+}
+
+fn wait(input: ParseStream<'_>, name: &Ident) -> syn::Result<Wait> {
+    let expected = "a duration in quotes or `reject`";
+    let hint = "write `wait = \"30s\"` to wait for the first call's result, or `wait = reject` to \
+                answer at once";
+    if input.peek(Token![=]) && input.peek2(Ident) {
+        let word: Ident = value(input, name, expected, hint)?;
+        if word == "reject" {
+            return Ok(Wait::Reject);
+        }
+        return Err(wrong(name, &format!("`{word}`"), expected, hint));
+    }
+    let literal = string(input, name, expected, hint)?;
+    parse_duration(name, &literal, hint).map(Wait::UpTo)
+}
+
+fn ignored(input: ParseStream<'_>, name: &Ident) -> syn::Result<Vec<Pointer>> {
+    let expected = "a list of arguments in parentheses";
+    let hint = "write `ignore(\"trace_id\", \"/meta/sent_at\")`";
+    if !input.peek(syn::token::Paren) {
+        return Err(wrong(name, "no list", expected, hint));
+    }
+    let list;
+    parenthesized!(list in input);
+    let found = list.to_string();
+    let literals = Punctuated::<LitStr, Token![,]>::parse_terminated(&list)
+        .map_err(|_| wrong(name, &format!("`({found})`"), expected, hint))?;
+    if literals.is_empty() {
+        return Err(wrong(name, "an empty list", expected, hint));
+    }
+    literals
+        .iter()
+        .map(|literal| pointer(name, literal))
+        .collect()
+}
+
+/// A plain name means a top-level argument.
+fn pointer(name: &Ident, literal: &LitStr) -> syn::Result<Pointer> {
+    let text = literal.value();
+    let bad = |found: &str, hint: &str| {
+        Err(diagnostics::wrong_value(
+            literal.span(),
+            &name.to_string(),
+            found,
+            "an argument's name or a JSON pointer (RFC 6901)",
+            hint,
+        ))
+    };
+    if text.is_empty() || text == "/" {
+        return bad(&format!("{text:?}"), "write the name of the argument");
+    }
+    let Some(rest) = text.strip_prefix('/') else {
+        let escaped = text.replace('~', "~0").replace('/', "~1");
+        return Ok(Pointer {
+            pointer: format!("/{escaped}"),
+            name: Some(text),
+        });
+    };
+    if rest
+        .split('~')
+        .skip(1)
+        .any(|after| !after.starts_with(['0', '1']))
+    {
+        let hint = "in a pointer `~` is written `~0`, and `/` within a name `~1`";
+        return bad(&format!("{text:?}"), hint);
+    }
+    let name = (!rest.contains('/')).then(|| rest.replace("~1", "/").replace("~0", "~"));
+    Ok(Pointer {
+        pointer: text,
+        name,
+    })
+}

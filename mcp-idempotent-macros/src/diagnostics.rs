@@ -1,0 +1,191 @@
+//! What the macro says about a wrong use: what it found, what it expected, what to type.
+
+use proc_macro2::Span;
+use syn::{Error, Ident, spanned::Spanned};
+
+/// Collects errors, so that one build shows all of them.
+#[derive(Default)]
+pub(crate) struct Errors(Option<Error>);
+
+impl Errors {
+    pub(crate) fn push(&mut self, error: Error) {
+        match &mut self.0 {
+            Some(errors) => errors.combine(error),
+            None => self.0 = Some(error),
+        }
+    }
+
+    pub(crate) fn into_result(self) -> syn::Result<()> {
+        self.0.map_or(Ok(()), Err)
+    }
+}
+
+pub(crate) fn not_a_method() -> Error {
+    Error::new(
+        Span::call_site(),
+        "expected a tool method below `#[idempotent]`, found something else\n\
+         write it above `#[tool]` on a method of a `#[tool_router] impl`:\n\n    \
+         #[idempotent]\n    #[tool]\n    async fn charge(&self, …) -> …",
+    )
+}
+
+pub(crate) fn no_tool(name: &Ident) -> Error {
+    Error::new(
+        Span::call_site(),
+        format!(
+            "expected `#[tool]` below `#[idempotent]`, found none\n\
+             `#[tool]` fixes the definition of a tool when it expands, so `#[idempotent]` has to \
+             stand above it; write:\n\n    \
+             #[idempotent]\n    #[tool]\n    … fn {name}(&self, …) -> …"
+        ),
+    )
+}
+
+pub(crate) fn no_receiver(at: &impl Spanned) -> Error {
+    Error::new(
+        at.span(),
+        "expected a method with `&self`, found a function without a receiver\n\
+         `#[idempotent]` reads the records from `self.idempotency`; write `&self` as the first \
+         parameter",
+    )
+}
+
+pub(crate) fn wrong_receiver(at: &impl Spanned, found: &str) -> Error {
+    Error::new(
+        at.span(),
+        format!(
+            "expected `&self`, found `{found}`\n\
+             calls of one server run at the same time; write `&self`, and keep what changes behind \
+             a lock or in the database"
+        ),
+    )
+}
+
+pub(crate) fn second_connection(at: &impl Spanned) -> Error {
+    Error::new(
+        at.span(),
+        "expected one `&mut` parameter, found a second one\n\
+         the `&mut` parameter is the transaction that the record commits with, and a call has one; \
+         remove this parameter",
+    )
+}
+
+pub(crate) fn generic(at: &impl Spanned) -> Error {
+    Error::new(
+        at.span(),
+        "expected a method without type parameters, found a generic one\n\
+         a tool has one input schema; name the type, or make the server generic: \
+         `impl<T> Server<T>`",
+    )
+}
+
+pub(crate) fn local_tool(at: &impl Spanned) -> Error {
+    Error::new(
+        at.span(),
+        "expected a tool whose future is `Send`, found `#[tool(local)]`\n\
+         an execution goes on in a task of its own when its caller goes away; remove `local`",
+    )
+}
+
+pub(crate) fn no_on_error(name: &Ident) -> Error {
+    Error::new(
+        Span::call_site(),
+        format!(
+            "expected `on_error = in_doubt` or `on_error = release`, found neither\n\
+             `{name}` has no `&mut` transaction, so its effect lies outside the store and only you \
+             know what a returned error means:\n  \
+             `#[idempotent(on_error = in_doubt)]`: it does not prove that nothing happened; a \
+             retry with the same key is refused until an operator has looked\n  \
+             `#[idempotent(on_error = release)]`: it does prove it, or a repeat is safe; a retry \
+             with the same key runs again"
+        ),
+    )
+}
+
+pub(crate) fn on_error_of_other_mode(at: &impl Spanned, found: &str, transaction: bool) -> Error {
+    let message = if transaction {
+        format!(
+            "expected `on_error = record`, `release` or `commit`, found `{found}`\n\
+             a tool with a `&mut` transaction is never in doubt after an error: its writes are \
+             rolled back; write `on_error = release`, or remove the option"
+        )
+    } else {
+        format!(
+            "expected `on_error = in_doubt` or `on_error = release`, found `{found}`\n\
+             `{found}` needs a transaction; take one (`tx: &mut …`), or write `on_error = in_doubt`"
+        )
+    };
+    Error::new(at.span(), message)
+}
+
+pub(crate) fn lease_in_transaction(at: &impl Spanned) -> Error {
+    Error::new(
+        at.span(),
+        "expected no `lease`, found one on a tool with a `&mut` transaction\n\
+         its claim lasts as long as the transaction does; remove `lease`",
+    )
+}
+
+pub(crate) fn unknown_option(found: &Ident, known: &[&str]) -> Error {
+    let near = known
+        .iter()
+        .find(|known| is_near(&found.to_string(), known));
+    let hint = match near {
+        Some(near) => format!("write `{near}`"),
+        None => "remove it".to_owned(),
+    };
+    Error::new(
+        found.span(),
+        format!(
+            "expected one of the options {}, found `{found}`\n{hint}",
+            list(known)
+        ),
+    )
+}
+
+pub(crate) fn duplicate_option(found: &Ident) -> Error {
+    Error::new(
+        found.span(),
+        format!("expected `{found}` once, found it twice\nremove one of them"),
+    )
+}
+
+pub(crate) fn wrong_value(at: Span, name: &str, found: &str, expected: &str, hint: &str) -> Error {
+    Error::new(
+        at,
+        format!("expected `{name}` to be {expected}, found {found}\n{hint}"),
+    )
+}
+
+/// `a`, `b` and `c`.
+pub(crate) fn list(names: &[&str]) -> String {
+    let mut text = String::new();
+    for (index, name) in names.iter().enumerate() {
+        if index > 0 {
+            text.push_str(if index + 1 == names.len() {
+                " and "
+            } else {
+                ", "
+            });
+        }
+        text.push('`');
+        text.push_str(name);
+        text.push('`');
+    }
+    text
+}
+
+/// Whether one is the other with a small slip: case, `-` for `_`, an `s` more, a letter wrong.
+fn is_near(found: &str, known: &str) -> bool {
+    let found = found.to_lowercase().replace('-', "_");
+    if found == known || known.starts_with(&found) || found.starts_with(known) {
+        return true;
+    }
+    found.len().abs_diff(known.len()) <= 1
+        && found
+            .chars()
+            .zip(known.chars())
+            .filter(|(left, right)| left != right)
+            .count()
+            <= 1
+}

@@ -1,0 +1,4 @@
+//! `#[idempotent]`, through a real rmcp client and server.
+
+mod generic;
+mod keys;

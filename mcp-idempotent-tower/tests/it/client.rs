@@ -1,0 +1,46 @@
+//! A real rmcp client on a real rmcp server, in one process.
+
+use rmcp::{
+    RoleClient, ServerHandler, ServiceExt,
+    model::{CallToolRequest, CallToolRequestParams, ClientRequest, MetaObject},
+    service::{RunningService, ServiceError},
+};
+use serde_json::{Map, Value, json};
+
+pub(crate) type Client = RunningService<RoleClient, ()>;
+
+/// Serves `server` over a pipe, and connects.
+pub(crate) async fn connect(server: impl ServerHandler) -> Client {
+    let (here, there) = tokio::io::duplex(1 << 16);
+    tokio::spawn(async move {
+        let running = server.serve(there).await.unwrap();
+        running.waiting().await.unwrap();
+    });
+    ().serve(here).await.unwrap()
+}
+
+/// A call of `tool`; `arguments` and `meta` are JSON objects.
+pub(crate) fn params(tool: &'static str, arguments: Value, meta: Value) -> CallToolRequestParams {
+    let mut params = CallToolRequestParams::new(tool);
+    params.arguments = object(arguments);
+    params.meta = object(meta).map(|meta| MetaObject(meta).into());
+    params
+}
+
+fn object(value: Value) -> Option<Map<String, Value>> {
+    match value {
+        Value::Object(object) => Some(object),
+        Value::Null => None,
+        other => panic!("not an object: {other}"),
+    }
+}
+
+/// Sends a call, and gives its answer as JSON: `{"result": …}` or `{"error": …}`.
+pub(crate) async fn call(client: &Client, params: CallToolRequestParams) -> Value {
+    let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+    match client.send_request(request).await {
+        Ok(result) => json!({ "result": result }),
+        Err(ServiceError::McpError(error)) => json!({ "error": error }),
+        Err(error) => panic!("no answer: {error}"),
+    }
+}
