@@ -61,14 +61,26 @@ where
             ExitCode::SUCCESS
         }
         Err(Stop::Usage(error)) => {
-            say(format_args!("error: {error}\n\n{usage}"));
+            say(format_args!("error: {error}\n\nSee --help.\n"));
             ExitCode::from(2)
         }
         Err(Stop::Failed(error)) => {
-            say(format_args!("error: {error:#}\n"));
+            say(format_args!("error: {}\n", explain(&error)));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error and its causes, without those that the error's own text tells already.
+fn explain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            let colon = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{colon}{cause}");
+        }
+    }
+    text
 }
 
 /// Writes to standard error: standard output belongs to the protocol, or to the report.

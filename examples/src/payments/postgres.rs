@@ -1,12 +1,10 @@
 //! Payments on Postgres.
 
-use std::time::Duration;
-
 use anyhow::Context as _;
 use mcp_idempotent_tower::{Idempotency, idempotent, store::postgres::PostgresStore};
 use rmcp::{ErrorData, Json, handler::server::wrapper::Parameters, tool, tool_router};
 use sqlx::{
-    AssertSqlSafe, PgConnection, PgPool,
+    AssertSqlSafe, Connection as _, PgConnection, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
@@ -44,6 +42,8 @@ impl Payments {
         Ok(Self {
             idempotency: Idempotency::builder("payments", store)
                 .scope_from(whose_key)
+                // Hosts do not show `_meta` to the model.
+                .announce_replays(true)
                 .build()?,
             pool,
             ledger,
@@ -59,12 +59,16 @@ impl Payments {
 pub async fn connect(url: &str, schema: &str) -> anyhow::Result<PgPool> {
     let options: PgConnectOptions = url.parse().context("the Postgres URL is wrong")?;
     let place = format!("{}:{}", options.get_host(), options.get_port());
-    PgPoolOptions::new()
-        .max_connections(8)
-        .acquire_timeout(Duration::from_secs(10))
-        .connect_with(options.options([("search_path", schema)]))
+    let options = options.options([("search_path", schema)]);
+    // A pool tries until it runs out of time; one try says at once what is wrong.
+    PgConnection::connect_with(&options)
         .await
-        .with_context(|| format!("cannot connect to Postgres at {place}"))
+        .with_context(|| format!("cannot connect to Postgres at {place}"))?
+        .close()
+        .await?;
+    Ok(PgPoolOptions::new()
+        .max_connections(8)
+        .connect_lazy_with(options))
 }
 
 async fn make_table(pool: &PgPool, schema: &str) -> Result<(), sqlx::Error> {

@@ -43,6 +43,8 @@ impl Payments {
         Ok(Self {
             idempotency: Idempotency::builder("payments", store)
                 .scope_from(whose_key)
+                // Hosts do not show `_meta` to the model.
+                .announce_replays(true)
                 .build()?,
             pool,
             ledger,

@@ -186,6 +186,7 @@ async fn in_a_row(site: &Site, call: &Call) -> anyhow::Result<Vec<Seen>> {
     for _ in 0..5 {
         seen.push(call.send(&server.peer()).await?);
     }
+    server.stop().await?;
     Ok(seen)
 }
 
@@ -201,6 +202,7 @@ async fn at_once(site: &Site, call: &Call) -> anyhow::Result<Vec<Seen>> {
     for call in calls {
         seen.push(call.await??);
     }
+    server.stop().await?;
     Ok(seen)
 }
 
@@ -212,10 +214,12 @@ async fn time_out(site: &Site, call: &Call) -> anyhow::Result<Vec<Seen>> {
     };
     let server = site.start(start).await?;
     let patience = Duration::from_millis(400);
-    Ok(vec![
+    let seen = vec![
         call.send_with_timeout(&server.peer(), patience).await?,
         call.send(&server.peer()).await?,
-    ])
+    ];
+    server.stop().await?;
+    Ok(seen)
 }
 
 async fn killed_before_commit(site: &Site, call: &Call, side: Side) -> anyhow::Result<Vec<Seen>> {
@@ -255,17 +259,21 @@ async fn killed_after_commit(site: &Site, call: &Call) -> anyhow::Result<Vec<See
 
 async fn retried_after_restart(site: &Site, call: &Call, first: Seen) -> anyhow::Result<Vec<Seen>> {
     let server = site.start(Start::default()).await?;
-    Ok(vec![first, call.send(&server.peer()).await?])
+    let retry = call.send(&server.peer()).await?;
+    server.stop().await?;
+    Ok(vec![first, retry])
 }
 
 async fn other_arguments(site: &Site, call: &Call) -> anyhow::Result<Vec<Seen>> {
     let server = site.start(Start::default()).await?;
     let mut other = call.clone();
     other.amount_cents += 1;
-    Ok(vec![
+    let seen = vec![
         call.send(&server.peer()).await?,
         other.send(&server.peer()).await?,
-    ])
+    ];
+    server.stop().await?;
+    Ok(seen)
 }
 
 fn spawn(call: &Call, peer: Peer<RoleClient>) -> tokio::task::JoinHandle<anyhow::Result<Seen>> {

@@ -27,7 +27,7 @@ pub struct Latency {
 
 const ROUNDS: usize = 300;
 const WARM_UP: usize = 20;
-const LONGEST: Duration = Duration::from_secs(4);
+const LONGEST: Duration = Duration::from_secs(3);
 
 /// Calls both tools in turn, one call at a time.
 ///
@@ -66,6 +66,7 @@ pub async fn measure(site: Site) -> anyhow::Result<Latency> {
             }
         }
     }
+    server.stop().await?;
     let rounds = taken[0].len();
     let [protected, bare, bare_again] = taken.map(median);
     Ok(Latency {

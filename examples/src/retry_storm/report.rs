@@ -55,7 +55,9 @@ impl Report {
         let colour = stdout.is_terminal() && env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
         let mut text = String::new();
         self.write(&mut text, colour).map_err(io::Error::other)?;
-        stdout.write_all(text.as_bytes())?;
+        for line in text.lines() {
+            writeln!(stdout, "{}", line.trim_end())?;
+        }
         stdout.flush()
     }
 
@@ -86,13 +88,13 @@ impl Report {
         let mut heads = titles.clone();
         let mut rule = "─".repeat(CASE + 1);
         for (side, seen) in sides.clone() {
-            let width = RAN + CHARGED + seen + 2;
+            let width = RAN + CHARGED + seen + 3;
             let title = match side {
                 Side::Unprotected => "charge_card_unprotected",
                 Side::Protected => "#[idempotent] charge_card",
             };
             let head = format!(
-                "{:>RAN$} {:>CHARGED$} {:seen$}",
+                "{:>RAN$} {:>CHARGED$}  {:seen$}",
                 "ran", "charged", "the client saw"
             );
             write!(
@@ -108,7 +110,7 @@ impl Report {
             write!(
                 out,
                 " {:CASE$}",
-                format!("{}  {}", case.letter(), case.label())
+                format!("{} {}", case.letter(), case.label())
             )?;
             for (side, seen) in sides.clone() {
                 let outcome = self
@@ -123,7 +125,7 @@ impl Report {
                     };
                     write!(
                         out,
-                        "│ {:>RAN$} {} {:seen$} ",
+                        "│ {:>RAN$} {}  {:seen$} ",
                         outcome.executions,
                         paint(style, format!("{:>CHARGED$}", outcome.charges)),
                         summary(&outcome.seen),

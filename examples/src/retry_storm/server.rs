@@ -164,6 +164,18 @@ impl Server {
         self.client.peer().clone()
     }
 
+    /// Says goodbye, and ends the process.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be ended.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        // Over HTTP the goodbye is a request, so the process must still be there.
+        self.client.close().await?;
+        self.child.kill().await?;
+        Ok(())
+    }
+
     /// Kills the process where it stands (SIGKILL on Unix).
     ///
     /// # Errors
