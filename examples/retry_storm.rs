@@ -1,4 +1,4 @@
-//! What retries do to an MCP tool, with and without `#[idempotent]`: repeats, time-outs and killed
+//! What retries do to an MCP tool, with and without `#[idempotent]`: repeats, timeouts and killed
 //! servers, driven by a real client over real transports. The code is in `src/retry_storm/`.
 //!
 //! ```text

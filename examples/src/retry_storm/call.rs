@@ -146,8 +146,8 @@ pub fn summary(seen: &[Seen]) -> String {
     for (count, one, more) in [
         (
             count(|seen| *seen == Seen::TimeOut),
-            "time-out",
-            "time-outs",
+            "timeout",
+            "timeouts",
         ),
         (
             count(|seen| *seen == Seen::ConnectionLost),

@@ -98,7 +98,7 @@ impl Case {
         match self {
             Self::InARow => "five equal calls in a row",
             Self::AtOnce => "five equal calls at once",
-            Self::TimeOut => "time-out, cancel, retry",
+            Self::TimeOut => "timeout, cancel, retry",
             Self::KilledBeforeCommit => "killed before COMMIT, retry",
             Self::KilledAfterCommit => "killed after COMMIT, retry",
             Self::OtherArguments => "same key, other arguments",
@@ -110,8 +110,8 @@ impl Case {
         match (self, side) {
             (Self::InARow | Self::AtOnce, Side::Unprotected) => (5, 5, "5 receipts"),
             (Self::InARow | Self::AtOnce, Side::Protected) => (1, 1, "receipt, 4 replays"),
-            (Self::TimeOut, Side::Unprotected) => (2, 2, "time-out, receipt"),
-            (Self::TimeOut, Side::Protected) => (1, 1, "time-out, replay"),
+            (Self::TimeOut, Side::Unprotected) => (2, 2, "timeout, receipt"),
+            (Self::TimeOut, Side::Protected) => (1, 1, "timeout, replay"),
             (Self::KilledBeforeCommit | Self::KilledAfterCommit, Side::Unprotected) => {
                 (2, 2, "cut off, receipt")
             }

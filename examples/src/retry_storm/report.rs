@@ -24,7 +24,7 @@ pub struct Report {
 const CASE: usize = 30;
 const RAN: usize = 3;
 const CHARGED: usize = 7;
-const SEEN: [usize; 2] = [17, 21];
+const SEEN: [usize; 2] = [16, 21];
 
 #[derive(Debug, Clone, Copy)]
 enum Style {
