@@ -30,6 +30,11 @@ pub(super) fn is_busy(error: &sqlx::Error) -> bool {
     matches!(primary_code(error), Some(BUSY | LOCKED))
 }
 
+/// Whether the statement made no sense where it was run.
+pub(super) fn is_sql_error(error: &sqlx::Error) -> bool {
+    primary_code(error) == Some(ERROR)
+}
+
 /// Whether this error leaves open what became of a commit.
 pub(super) fn leaves_commit_open(error: &sqlx::Error) -> bool {
     match primary_code(error) {

@@ -39,6 +39,7 @@
 //!   cannot record its result, even if nobody has touched the record since: it was in doubt from
 //!   that moment, and somebody may have been told so.
 
+mod batch;
 mod builder;
 mod error;
 mod lease;
