@@ -310,6 +310,5 @@ async fn aborted(checkout: Checkout, doing: &str, error: sqlx::Error) -> Ended {
     if !checkout.writer.watch.saw_rollback() {
         checkout.roll_back_and_give_back().await;
     }
-    let cause = store_error(doing, error);
-    Ended::Aborted(cause)
+    Ended::Aborted(store_error(doing, error))
 }
