@@ -39,7 +39,7 @@ pub use bytes::Bytes;
 pub use crate::{
     canonical::CanonicalArguments,
     engine::{
-        Answer, Authorize, Begun, DetachOnDrop, Engine, HandlerPanicked, LeaseAttempt, Request,
+        Answer, Authorize, Begun, DetachOnDrop, Engine, Interrupted, LeaseAttempt, Request,
         TransactionAttempt,
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
