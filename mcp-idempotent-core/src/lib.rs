@@ -51,3 +51,8 @@ pub use crate::{
     scope::{Application, Scope},
     store::{CallInfo, Store, StoreError, TransactionStore, memory::MemoryStore},
 };
+
+/// The code in the operator's guide, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/operating.md")]
+mod operating {}
