@@ -158,7 +158,6 @@ impl PostgresStore {
             Err(error) => {
                 let mut connection = transaction.connection;
                 if !error::is_connection_lost(&error) {
-                    connection.flush_queued().await;
                     let rolled_back = run(&mut connection, "ROLLBACK AND CHAIN".to_owned()).await;
                     if rolled_back.error.is_none() {
                         connection.release_chained();

@@ -21,11 +21,10 @@ use crate::{
 impl PostgresStore {
     pub(super) async fn end_transaction(
         &self,
-        mut transaction: PgTransaction,
+        transaction: PgTransaction,
         claim: Option<&Claim>,
         end: End,
     ) -> Ended {
-        transaction.connection.flush_queued().await;
         match (end, claim) {
             (End::Commit(completion), Some(claim)) => {
                 self.commit(transaction, claim, &completion).await
