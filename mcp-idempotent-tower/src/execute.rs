@@ -91,7 +91,7 @@ where
                 let outcome = attempt
                     .run(move |connection| handler(call, connection))
                     .await;
-                let handled = handled(outcome);
+                let handled = handled(outcome, CommitOutcome::NotCommitted);
                 let answer = attempt.finish(&handled).await;
                 answer_after_running(&idempotency, answer, handled)
             })
@@ -146,7 +146,7 @@ where
         };
         // Calling the handler may panic too, before there is a future.
         let outcome = attempt.run(async move { handler(call).await }).await;
-        let handled = handled(outcome);
+        let handled = handled(outcome, CommitOutcome::Unknown);
         let answer = attempt.finish(&handled).await;
         answer_after_running(&idempotency, answer, handled)
     })
@@ -197,10 +197,13 @@ fn without_added_argument(mut call: Call, options: &ToolOptions) -> Call {
     call
 }
 
-fn handled(called: Result<Result<Outcome, NotCalled>, HandlerPanicked>) -> Handled {
+fn handled(
+    called: Result<Result<Outcome, NotCalled>, HandlerPanicked>,
+    if_panicked: CommitOutcome,
+) -> Handled {
     match called {
         Ok(called) => Outcome::from(called).0,
-        Err(HandlerPanicked { .. }) => Handled::panicked(),
+        Err(HandlerPanicked { .. }) => Handled::panicked(if_panicked),
     }
 }
 

@@ -1,6 +1,8 @@
 //! A tool's result as bytes, and back.
 
-use mcp_idempotent_core::{Bytes, HandlerResult, ResultKind, engine::Replay};
+use mcp_idempotent_core::{
+    Action, Bytes, CommitOutcome, ErrorKind, HandlerResult, Refusal, ResultKind, engine::Replay,
+};
 use rmcp::{
     ErrorData,
     model::{CallToolResponse, CallToolResult, CreateTaskResult, ErrorCode, InputRequiredResult},
@@ -58,10 +60,24 @@ impl Handled {
         }
     }
 
-    pub(crate) fn panicked() -> Self {
+    /// The handler panicked: without us the client would wait for an answer that never comes.
+    pub(crate) fn panicked(outcome: CommitOutcome) -> Self {
+        let (action, message) = match outcome {
+            CommitOutcome::NotCommitted => (
+                Action::RetrySameKey,
+                "The tool failed unexpectedly; nothing was committed. It may be sent again with \
+                 the same key.",
+            ),
+            CommitOutcome::Committed | CommitOutcome::Unknown => (
+                Action::AskOperator,
+                "The tool failed unexpectedly, so it is not known whether it took effect. Ask the \
+                 operator to look before repeating it.",
+            ),
+        };
+        let refusal = Refusal::new(ErrorKind::HandlerPanicked, outcome, action, message);
         Self {
             kind: ResultKind::Panicked,
-            result: Err(ErrorData::internal_error("the tool panicked", None)),
+            result: Err(wire::error_data(&refusal)),
         }
     }
 }

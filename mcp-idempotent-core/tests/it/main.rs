@@ -1,4 +1,14 @@
-//! The integration tests of core, as one binary.
+//! The tests of core that use it from outside, in one binary: the rules as sentences.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod canonical;
+mod engine;
+mod fingerprint;
+mod golden;
+#[cfg(feature = "testing")]
+mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -1,1 +1,316 @@
-//! Postgres.
+//! Postgres: record and effect in one transaction, shared by any number of processes.
+//!
+//! # How a claim goes
+//!
+//! 1. One round trip opens the transaction, tries the advisory locks of this call and of its key,
+//!    and looks for a record. What is found is answered; nothing ever waits for a lock.
+//! 2. The set-up hook, then the handler, run on that connection.
+//! 3. One round trip checks that the transaction is still the one that was opened, removes an
+//!    expired record, inserts the finished one and commits.
+//!
+//! Correctness rests on the primary key and on that one transaction: the record and the handler's
+//! writes commit together, and only one record per key can. The advisory locks only keep handlers
+//! from running for nothing.
+//!
+//! # What the database needs
+//!
+//! Postgres 12 or later. [`PostgresStore::migrate`] creates the tables;
+//! [`PostgresStore::migration_sql`] gives the SQL to whoever may. The role that calls (and every
+//! role that the [set-up hook](PostgresStoreBuilder::with_on_begin) switches to) needs, for the
+//! default schema:
+//!
+//! ```sql
+//! GRANT USAGE ON SCHEMA mcp_idempotent TO app;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON mcp_idempotent.records TO app;
+//! GRANT USAGE ON SEQUENCE mcp_idempotent.tokens TO app;
+//! GRANT SELECT ON mcp_idempotent.migrations TO app; -- for `verify`
+//! ```
+//!
+//! # What a handler must not do with the connection
+//!
+//! A nested `begin` is a savepoint and harmless. `COMMIT`, `ROLLBACK` or `BEGIN` as raw SQL is
+//! noticed at the end and leaves the key in doubt (all but one case: a handler that rolls back,
+//! commits a transaction of its own, and leaves a third one aborted, is taken for one whose
+//! transaction a database error aborted). `DEALLOCATE ALL` takes our prepared statements
+//! away; the call is then rolled back. `RESET ALL` removes the value by which the transaction is
+//! known again, and counts as ending it.
+//!
+//! # Where results can show
+//!
+//! A result below [`PostgresStore::INLINE_RESULT_BYTES`] travels in the text of a statement, so a
+//! server that logs statements, and sqlx at its debug level, log it.
+
+mod begin;
+mod builder;
+mod connection;
+mod end;
+mod error;
+mod lease;
+mod record;
+mod recovery;
+mod schema;
+mod statement;
+mod sweep;
+mod transaction;
+
+use std::{
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use sha2::{Digest, Sha256};
+use sqlx::{PgConnection, PgPool};
+
+pub use self::{
+    builder::{Isolation, OnBegin, PostgresStoreBuilder},
+    transaction::PgTransaction,
+};
+use self::{connection::Leased, schema::SchemaName, statement::Statements};
+use super::{
+    CallInfo, Claim, Claimed, Completion, End, Ended, Lease, LeaseEnd, Reach, Store, StoreError,
+    StoreErrorKind, TransactionStore,
+};
+use crate::{policy::OnExpired, record::Record};
+
+/// Keeps records in Postgres; for both modes. Cheap to clone. See the [module](self).
+///
+/// ```no_run
+/// use mcp_idempotent_core::store::postgres::PostgresStore;
+///
+/// # async fn start(pool: sqlx::PgPool) -> Result<(), mcp_idempotent_core::StoreError> {
+/// let store = PostgresStore::builder(pool).with_schema("billing_keys").build()?;
+/// store.migrate().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PostgresStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: PgPool,
+    schema: SchemaName,
+    isolation: Option<Isolation>,
+    lookup_first: bool,
+    acquire_timeout: Duration,
+    idle_timeout: Duration,
+    recovery_timeout: Duration,
+    on_begin: Option<OnBegin>,
+    statements: Statements,
+    /// Prepared names are in use; cleared for good when they turn out not to last.
+    prepared: AtomicBool,
+    /// A transaction was seen to be serializable.
+    serializable: AtomicBool,
+}
+
+impl PostgresStore {
+    /// How long a claim waits for a connection of the pool: 5 seconds.
+    pub const DEFAULT_ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+    /// How long a handler may leave its transaction idle before the server ends the session:
+    /// 60 seconds.
+    pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+    /// How long is spent on finding out what became of a commit whose answer was lost:
+    /// 10 seconds.
+    pub const DEFAULT_RECOVERY_TIMEOUT: Duration = Duration::from_secs(10);
+    /// Results up to this size travel in the statement that commits; larger ones are bound, for
+    /// one more round trip.
+    pub const INLINE_RESULT_BYTES: usize = 4096;
+
+    /// A store with the default settings. Nothing is asked of the database yet.
+    #[must_use]
+    pub fn new(pool: PgPool) -> Self {
+        PostgresStoreBuilder::new(pool).build_with(SchemaName::default())
+    }
+
+    /// Settings first.
+    pub fn builder(pool: PgPool) -> PostgresStoreBuilder {
+        PostgresStoreBuilder::new(pool)
+    }
+
+    /// The SQL that [`migrate`](Self::migrate) runs, for a schema of this name, for those who
+    /// apply it by hand. It may be run again.
+    ///
+    /// # Errors
+    ///
+    /// The name is not a plain identifier.
+    pub fn migration_sql(schema: &str) -> Result<String, StoreError> {
+        schema::migration_sql(schema)
+    }
+
+    /// A connection of the pool, within the bound, under the pool's own settings.
+    async fn connection(&self) -> Result<Leased, StoreError> {
+        let bound = self.inner.acquire_timeout;
+        match tokio::time::timeout(bound, self.inner.pool.acquire()).await {
+            Ok(Ok(connection)) => Ok(Leased::new(connection)),
+            Ok(Err(error)) => Err(self.error("no connection to the database", error)),
+            Err(_) => Err(StoreError::new(
+                StoreErrorKind::Unavailable,
+                format!(
+                    "no connection came free within {bound:?}: the pool is smaller than the number of calls that run at once, or the database is away"
+                ),
+            )),
+        }
+    }
+
+    fn error(&self, doing: &str, error: sqlx::Error) -> StoreError {
+        error::store_error(doing, self.inner.schema.as_str(), error)
+    }
+
+    fn prepared(&self) -> bool {
+        self.inner.prepared.load(Ordering::Relaxed)
+    }
+
+    fn is_serializable(&self) -> bool {
+        match self.inner.isolation {
+            Some(isolation) => isolation == Isolation::Serializable,
+            None => self.inner.serializable.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A call of one of our statements, as this store calls them now.
+    fn call(&self, name: statement::Name, arguments: &[String]) -> String {
+        self.inner.statements.call(self.prepared(), name, arguments)
+    }
+
+    /// Tries the locks of `claim`, and with `look_up` refuses a serializable transaction.
+    fn open(&self, mark: Mark, claim: &Claim, look_up: bool) -> String {
+        let id = claim.id.as_bytes();
+        let call = self.lock_key(b"call", id, &claim.fingerprint.to_stored());
+        let key = self.lock_key(b"key", id, &[]);
+        self.call(
+            statement::Name::Open,
+            &[
+                mark.literal(),
+                self.idle_timeout(),
+                call.to_string(),
+                key.to_string(),
+                look_up.to_string(),
+            ],
+        )
+    }
+
+    fn idle_timeout(&self) -> String {
+        let millis = i32::try_from(self.inner.idle_timeout.as_millis()).unwrap_or(i32::MAX);
+        statement::text(&millis.to_string())
+    }
+
+    /// Advisory locks are one space for the whole database, so the schema takes part.
+    fn lock_key(&self, what: &[u8], id: &[u8; 32], fingerprint: &[u8]) -> i64 {
+        let mut hash = Sha256::new();
+        hash.update(b"mcp-idempotent ");
+        hash.update(what);
+        hash.update([0]);
+        hash.update(self.inner.schema.as_str());
+        hash.update([0]);
+        hash.update(id);
+        hash.update(fingerprint);
+        let digest: [u8; 32] = hash.finalize().into();
+        let [a, b, c, d, e, f, g, h, ..] = digest;
+        i64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+/// `id` and whether an expired record counts, as two arguments.
+fn id_arguments(claim: &Claim) -> [String; 2] {
+    [
+        statement::bytes(claim.id.as_bytes()),
+        (claim.on_expired == OnExpired::Refuse).to_string(),
+    ]
+}
+
+/// The tool's name and the key's prefix as two arguments.
+fn label_arguments(claim: &Claim) -> [String; 2] {
+    let prefix = claim
+        .key_prefix
+        .as_deref()
+        .map(|prefix| statement::plain(prefix, crate::key::VISIBLE_PREFIX));
+    [
+        statement::text(&statement::plain(&claim.call.tool, 255)),
+        statement::text_or_null(prefix.as_deref()),
+    ]
+}
+
+/// What a transaction is known by, to the database (a setting that ends with it) and in the
+/// record that it writes. Below zero, so that it is never a fencing token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mark(i64);
+
+impl Mark {
+    fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let random = KEYS.hash_one(COUNT.fetch_add(1, Ordering::Relaxed)) >> 1;
+        Self(-i64::try_from(random).unwrap_or(i64::MAX).max(1))
+    }
+
+    fn literal(self) -> String {
+        statement::text(&self.0.to_string())
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("schema", &self.inner.schema.as_str())
+            .field("isolation", &self.inner.isolation)
+            .field("lookup_first", &self.inner.lookup_first)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store for PostgresStore {
+    fn reach(&self) -> Reach {
+        Reach::Network
+    }
+
+    async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
+        self.look_up_record(claim).await
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
+        self.claim_lease(claim).await
+    }
+
+    async fn complete(
+        &self,
+        lease: &Lease,
+        completion: Completion,
+    ) -> Result<LeaseEnd, StoreError> {
+        self.complete_lease(lease, &completion).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
+        self.release_lease(lease).await
+    }
+
+    async fn abandon(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
+        self.abandon_lease(lease).await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
+        self.sweep_expired(limit).await
+    }
+}
+
+impl TransactionStore for PostgresStore {
+    type Connection = PgConnection;
+    type Transaction = PgTransaction;
+
+    async fn begin(
+        &self,
+        call: &CallInfo,
+        claim: Option<&Claim>,
+    ) -> Result<Claimed<PgTransaction>, StoreError> {
+        self.begin_transaction(call, claim).await
+    }
+
+    async fn end(&self, transaction: PgTransaction, claim: Option<&Claim>, end: End) -> Ended {
+        self.end_transaction(transaction, claim, end).await
+    }
+}

@@ -1,0 +1,199 @@
+//! The settings of a store.
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use sqlx::{PgConnection, PgPool};
+
+use super::{Inner, PostgresStore, SchemaName, Statements};
+use crate::store::{CallInfo, StoreError};
+
+/// The isolation level of a handler's transaction. It is put inside BEGIN, because Postgres
+/// refuses to change it after the first statement (in the set-up hook, for instance).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "SQL has exactly these")]
+pub enum Isolation {
+    /// READ COMMITTED.
+    ReadCommitted,
+    /// REPEATABLE READ.
+    RepeatableRead,
+    /// SERIALIZABLE. Records are then looked up before the transaction, which costs a round trip:
+    /// inside it the look-up would make unrelated calls fail to serialise.
+    Serializable,
+}
+
+impl Isolation {
+    pub(super) const fn as_sql(self) -> &'static str {
+        match self {
+            Self::ReadCommitted => " ISOLATION LEVEL READ COMMITTED",
+            Self::RepeatableRead => " ISOLATION LEVEL REPEATABLE READ",
+            Self::Serializable => " ISOLATION LEVEL SERIALIZABLE",
+        }
+    }
+}
+
+/// Sets a transaction up, after the claim and before the handler.
+pub type OnBegin = Arc<
+    dyn for<'c> Fn(&'c mut PgConnection, &'c CallInfo) -> BoxFuture<'c, Result<(), sqlx::Error>>
+        + Send
+        + Sync,
+>;
+
+/// Builds a [`PostgresStore`].
+#[must_use]
+pub struct PostgresStoreBuilder {
+    pool: PgPool,
+    schema: String,
+    isolation: Option<Isolation>,
+    lookup_first: bool,
+    acquire_timeout: Duration,
+    idle_timeout: Duration,
+    recovery_timeout: Duration,
+    prepared_statements: bool,
+    on_begin: Option<OnBegin>,
+}
+
+impl PostgresStoreBuilder {
+    pub(super) fn new(pool: PgPool) -> Self {
+        Self {
+            pool,
+            schema: SchemaName::DEFAULT.to_owned(),
+            isolation: None,
+            lookup_first: false,
+            acquire_timeout: PostgresStore::DEFAULT_ACQUIRE_TIMEOUT,
+            idle_timeout: PostgresStore::DEFAULT_IDLE_TIMEOUT,
+            recovery_timeout: PostgresStore::DEFAULT_RECOVERY_TIMEOUT,
+            prepared_statements: true,
+            on_begin: None,
+        }
+    }
+
+    /// The schema of the tables; `mcp_idempotent` unless said otherwise. A plain identifier:
+    /// lower case letters, digits and underscores.
+    pub fn with_schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = schema.into();
+        self
+    }
+
+    /// The isolation level of handlers' transactions; the session's default unless said otherwise.
+    pub fn with_isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = Some(isolation);
+        self
+    }
+
+    /// Look for a record before a transaction is opened: a replay then takes one round trip in
+    /// place of two and leaves no error in the server's log, and a first call takes one more. For
+    /// servers whose calls are mostly replays.
+    pub fn with_lookup_first(mut self, lookup_first: bool) -> Self {
+        self.lookup_first = lookup_first;
+        self
+    }
+
+    /// How long a claim waits for a connection of the pool;
+    /// [`PostgresStore::DEFAULT_ACQUIRE_TIMEOUT`] unless said otherwise.
+    pub fn with_acquire_timeout(mut self, timeout: Duration) -> Self {
+        self.acquire_timeout = timeout;
+        self
+    }
+
+    /// How long a handler may leave its transaction idle before the server ends the session, which
+    /// rolls back; zero for no limit. [`PostgresStore::DEFAULT_IDLE_TIMEOUT`] unless said
+    /// otherwise.
+    pub fn with_idle_timeout(mut self, timeout: Duration) -> Self {
+        self.idle_timeout = timeout;
+        self
+    }
+
+    /// How long is spent on finding out what became of a commit whose answer was lost, before the
+    /// call is answered as of unknown outcome; [`PostgresStore::DEFAULT_RECOVERY_TIMEOUT`] unless
+    /// said otherwise.
+    pub fn with_recovery_timeout(mut self, timeout: Duration) -> Self {
+        self.recovery_timeout = timeout;
+        self
+    }
+
+    /// Whether our statements are prepared on each connection; they are unless said otherwise.
+    /// A store behind a pooler in transaction mode finds out by itself that prepared names do not
+    /// last there; switching them off saves it the attempt.
+    pub fn with_prepared_statements(mut self, prepared_statements: bool) -> Self {
+        self.prepared_statements = prepared_statements;
+        self
+    }
+
+    /// Runs after the claim and before the handler, on the handler's transaction, and sees the
+    /// call: for `SET LOCAL` (row-level security), `SET LOCAL ROLE` and the like. When it fails,
+    /// the transaction is rolled back and the handler does not run. The isolation level cannot be
+    /// changed here any more.
+    ///
+    /// ```
+    /// # use mcp_idempotent_core::store::postgres::PostgresStoreBuilder;
+    /// # fn set_up(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
+    /// builder.with_on_begin(|connection, call| {
+    ///     Box::pin(async move {
+    ///         sqlx::query("SELECT set_config('app.tenant', $1, true)")
+    ///             .bind(call.scope.as_str())
+    ///             .execute(connection)
+    ///             .await?;
+    ///         Ok(())
+    ///     })
+    /// })
+    /// # }
+    /// ```
+    pub fn with_on_begin<F>(mut self, hook: F) -> Self
+    where
+        F: for<'c> Fn(&'c mut PgConnection, &'c CallInfo) -> BoxFuture<'c, Result<(), sqlx::Error>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.on_begin = Some(Arc::new(hook));
+        self
+    }
+
+    /// Makes the store. Nothing is asked of the database yet.
+    ///
+    /// # Errors
+    ///
+    /// The schema's name is not a plain identifier.
+    pub fn build(self) -> Result<PostgresStore, StoreError> {
+        let schema = SchemaName::new(&self.schema)?;
+        Ok(self.build_with(schema))
+    }
+
+    pub(super) fn build_with(self, schema: SchemaName) -> PostgresStore {
+        PostgresStore {
+            inner: Arc::new(Inner {
+                statements: Statements::new(&schema),
+                pool: self.pool,
+                schema,
+                isolation: self.isolation,
+                lookup_first: self.lookup_first,
+                acquire_timeout: self.acquire_timeout,
+                idle_timeout: self.idle_timeout,
+                recovery_timeout: self.recovery_timeout,
+                on_begin: self.on_begin,
+                prepared: AtomicBool::new(self.prepared_statements),
+                serializable: AtomicBool::new(false),
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for PostgresStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStoreBuilder")
+            .field("schema", &self.schema)
+            .field("isolation", &self.isolation)
+            .field("lookup_first", &self.lookup_first)
+            .field("acquire_timeout", &self.acquire_timeout)
+            .field("idle_timeout", &self.idle_timeout)
+            .field("recovery_timeout", &self.recovery_timeout)
+            .field("prepared_statements", &self.prepared_statements)
+            .field("on_begin", &self.on_begin.is_some())
+            .finish_non_exhaustive()
+    }
+}

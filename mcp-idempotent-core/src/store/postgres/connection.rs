@@ -1,0 +1,129 @@
+//! A pooled connection that is closed unless it was brought to a known-good end, and batches of
+//! statements that go over it in one round trip.
+
+use std::ops::{Deref, DerefMut};
+
+use futures_util::TryStreamExt;
+use sqlx::{
+    AssertSqlSafe, Connection, Either, PgConnection, Postgres,
+    pool::PoolConnection,
+    postgres::{PgRow, PgTransactionManager},
+};
+use sqlx_core::transaction::TransactionManager;
+
+/// A connection of the pool. Dropped as it is, it is closed: a future that was cancelled, or an
+/// error at an unforeseen place, never returns an open transaction to the pool (which sqlx 0.9
+/// does, transact-rs/sqlx#4385).
+#[derive(Debug)]
+pub(super) struct Leased {
+    connection: PoolConnection<Postgres>,
+    clean: bool,
+}
+
+impl Leased {
+    pub(super) fn new(connection: PoolConnection<Postgres>) -> Self {
+        Self {
+            connection,
+            clean: false,
+        }
+    }
+
+    /// Returns a connection that is outside any transaction.
+    pub(super) fn release(mut self) {
+        self.clean = depth(&self.connection) == 0;
+    }
+
+    /// Returns a connection that is at the start of an empty chained transaction (after `COMMIT
+    /// AND CHAIN`). Its ROLLBACK rides on the ping with which the pool takes a connection back.
+    pub(super) fn release_chained(mut self) {
+        if depth(&self.connection) == 1 {
+            PgTransactionManager::start_rollback(&mut self.connection);
+            self.clean = true;
+        }
+    }
+
+    /// Opens a transaction by a batch that starts with BEGIN, in one round trip. For sqlx it is a
+    /// transaction of depth 1, so that a `begin` of the handler is a savepoint. Rows are not to
+    /// be had; a batch answers by raising an error.
+    pub(super) async fn begin(&mut self, batch: String) -> Result<(), sqlx::Error> {
+        let batch = sqlx::SqlSafeStr::into_sql_str(AssertSqlSafe(batch));
+        PgTransactionManager::begin(&mut self.connection, Some(batch)).await
+    }
+
+    /// Sends what sqlx has queued (the ROLLBACK TO of a savepoint that the handler dropped). Its
+    /// failure shows in the state of the transaction, which the next batch meets.
+    pub(super) async fn flush_queued(&mut self) {
+        if self.connection.should_flush() {
+            let _ = self.connection.flush().await;
+        }
+    }
+}
+
+impl Deref for Leased {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Leased {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.connection
+    }
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        if !self.clean {
+            self.connection.close_on_drop();
+        }
+    }
+}
+
+fn depth(connection: &PgConnection) -> usize {
+    PgTransactionManager::get_transaction_depth(connection)
+}
+
+/// What a batch did: how far it came, what it returned, what stopped it.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// Rows affected, for each statement that was completed.
+    pub(super) affected: Vec<u64>,
+    /// All rows of all statements.
+    pub(super) rows: Vec<PgRow>,
+    /// What stopped the batch.
+    pub(super) error: Option<sqlx::Error>,
+}
+
+impl Answer {
+    /// The last row, or what went wrong.
+    pub(super) fn into_last_row(mut self) -> Result<Option<PgRow>, sqlx::Error> {
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(self.rows.pop()),
+        }
+    }
+}
+
+/// Runs a batch of statements in one round trip of the simple query protocol.
+pub(super) async fn run(connection: &mut PgConnection, batch: String) -> Answer {
+    let mut answer = Answer {
+        affected: Vec::new(),
+        rows: Vec::new(),
+        error: None,
+    };
+    let mut results = sqlx::raw_sql(AssertSqlSafe(batch)).fetch_many(connection);
+    loop {
+        match results.try_next().await {
+            Ok(Some(Either::Left(done))) => answer.affected.push(done.rows_affected()),
+            Ok(Some(Either::Right(row))) => answer.rows.push(row),
+            Ok(None) => break,
+            Err(error) => {
+                answer.error = Some(error);
+                break;
+            }
+        }
+    }
+    answer
+}

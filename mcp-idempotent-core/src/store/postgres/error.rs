@@ -1,0 +1,124 @@
+//! What a database error means: lists of SQLSTATEs, never message text.
+
+use std::borrow::Cow;
+
+use sqlx::{error::DatabaseError, postgres::PgDatabaseError};
+
+use crate::store::{StoreError, StoreErrorKind};
+
+/// Raised by our own statements on purpose, to answer through an error where sqlx gives no rows.
+/// They mean this only in a batch that has nothing but our statements in it.
+pub(super) mod answer {
+    /// Division by zero: the lock of this very call is taken; or the per-call value is gone.
+    pub(in super::super) const NO: &str = "22012";
+    /// Logarithm of zero: the lock of the key is taken.
+    pub(in super::super) const KEY_BUSY: &str = "2201E";
+    /// Square root of a negative number: there is a record.
+    pub(in super::super) const SEEN: &str = "2201F";
+    /// Substring of negative length: the transaction is serializable.
+    pub(in super::super) const SERIALIZABLE: &str = "22011";
+}
+
+pub(super) const IN_FAILED_TRANSACTION: &str = "25P02";
+pub(super) const UNKNOWN_PREPARED_NAME: &str = "26000";
+pub(super) const DUPLICATE_PREPARED_NAME: &str = "42P05";
+const UNIQUE_VIOLATION: &str = "23505";
+
+/// The SQLSTATE, where the database answered at all.
+pub(super) fn sqlstate(error: &sqlx::Error) -> Option<Cow<'_, str>> {
+    error.as_database_error().and_then(DatabaseError::code)
+}
+
+/// Whether the primary key of our table refused a row.
+pub(super) fn is_our_unique_violation(error: &sqlx::Error, schema: &str) -> bool {
+    error
+        .as_database_error()
+        .and_then(|error| error.try_downcast_ref::<PgDatabaseError>())
+        .is_some_and(|error| {
+            error.code() == UNIQUE_VIOLATION
+                && error.constraint() == Some("mcp_idempotent_records_pkey")
+                && error.table() == Some("records")
+                && error.schema() == Some(schema)
+        })
+}
+
+/// Whether the database refused to serialise the transaction, or broke a deadlock.
+pub(super) fn is_serialization_failure(error: &sqlx::Error) -> bool {
+    kind(error) == StoreErrorKind::Conflict
+}
+
+/// Whether the session is gone. After it the connection is good for nothing.
+pub(super) fn is_connection_lost(error: &sqlx::Error) -> bool {
+    match sqlstate(error) {
+        Some(code) => is_end_of_session(&code),
+        None => matches!(
+            error,
+            sqlx::Error::Io(_)
+                | sqlx::Error::Tls(_)
+                | sqlx::Error::Protocol(_)
+                | sqlx::Error::WorkerCrashed
+        ),
+    }
+}
+
+/// Shutdown, crash, dropped database, timeouts that end the session, connection exceptions.
+fn is_end_of_session(code: &str) -> bool {
+    matches!(
+        code,
+        "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25P04"
+    ) || code.starts_with("08")
+}
+
+/// What kind of trouble an error is.
+pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
+    if let Some(code) = sqlstate(error) {
+        return match &*code {
+            "40001" | "40P01" => StoreErrorKind::Conflict,
+            // Lock timeout, statement cancelled.
+            "55P03" | "57014" => StoreErrorKind::Busy,
+            IN_FAILED_TRANSACTION => StoreErrorKind::Aborted,
+            // Missing tables, schemas, functions, columns, rights; a read-only database.
+            "42P01"
+            | "3F000"
+            | "42883"
+            | "42703"
+            | "42501"
+            | "3D000"
+            | "25006"
+            | "0A000"
+            | UNKNOWN_PREPARED_NAME
+            | DUPLICATE_PREPARED_NAME => StoreErrorKind::Misconfigured,
+            code if code.starts_with("28") => StoreErrorKind::Misconfigured,
+            // Insufficient resources (too many connections among them), system errors.
+            code if is_end_of_session(code) || code.starts_with("53") || code.starts_with("58") => {
+                StoreErrorKind::Unavailable
+            }
+            _ => StoreErrorKind::Other,
+        };
+    }
+    match error {
+        sqlx::Error::Configuration(_) => StoreErrorKind::Misconfigured,
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed => StoreErrorKind::Unavailable,
+        _ => StoreErrorKind::Other,
+    }
+}
+
+/// An error of one of our own statements, with the remedy where there is one.
+pub(super) fn store_error(doing: &str, schema: &str, error: sqlx::Error) -> StoreError {
+    let remedy = match sqlstate(&error).as_deref() {
+        Some("42P01" | "3F000" | "42703") => format!(
+            "; the tables in schema {schema} are missing or of another version: run `PostgresStore::migrate`, or apply `PostgresStore::migration_sql` by hand"
+        ),
+        Some("42501") => format!(
+            "; the database role lacks rights in schema {schema}: see the grants in the documentation of `PostgresStore`"
+        ),
+        Some("25006") => "; the database or the transaction is read-only".to_owned(),
+        _ => String::new(),
+    };
+    StoreError::new(kind(&error), format!("{doing}: {error}{remedy}")).with_source(error)
+}

@@ -1,0 +1,168 @@
+//! The engine, on `MemoryStore`: what a caller is answered.
+
+mod joining;
+mod lease;
+mod refusals;
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use mcp_idempotent_core::{
+    Answer, Begun, Bytes, CallInfo, CanonicalArguments, Engine, HandlerResult, IdempotencyKey,
+    Identity, MemoryStore, OnError, Policy, Request, ResultKind, Scope, Wait,
+};
+
+/// What a handler returned, in these tests.
+#[derive(Clone)]
+struct Reply {
+    kind: ResultKind,
+    text: String,
+}
+
+impl Reply {
+    fn new(kind: ResultKind, text: &str) -> Self {
+        Self {
+            kind,
+            text: text.to_owned(),
+        }
+    }
+}
+
+impl HandlerResult for Reply {
+    fn kind(&self) -> ResultKind {
+        self.kind
+    }
+
+    fn encode(&self) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(Bytes::from(self.text.clone()))
+    }
+}
+
+/// One server: an engine, its policy, and how often its handler ran.
+#[derive(Clone)]
+struct Server {
+    engine: Engine<MemoryStore>,
+    policy: Arc<Policy>,
+    executions: Arc<AtomicUsize>,
+}
+
+impl Server {
+    fn new(change: impl FnOnce(&mut Policy)) -> Self {
+        let mut policy = Policy::default();
+        policy.on_error = OnError::InDoubt;
+        policy.wait = Wait::UpTo(Duration::from_secs(30));
+        change(&mut policy);
+        Self {
+            engine: Engine::new("tests", MemoryStore::new()),
+            policy: Arc::new(policy),
+            executions: Arc::default(),
+        }
+    }
+
+    fn identity(&self, key: Option<&str>, arguments: &str) -> Identity {
+        let arguments: serde_json::Value = serde_json::from_str(arguments).unwrap();
+        self.engine.identify(
+            &Scope::new("alice"),
+            key.map(|key| IdempotencyKey::new(key).unwrap()).as_ref(),
+            "tool",
+            &CanonicalArguments::new(arguments.as_object(), &[]),
+        )
+    }
+
+    fn request(&self, identity: Identity) -> Request<'_> {
+        Request::new(
+            CallInfo::new("tool", Scope::new("alice")),
+            identity,
+            &self.policy,
+        )
+    }
+
+    /// One call, as a server makes it.
+    async fn call(&self, key: &str, handler: impl Future<Output = Reply>) -> Outcome {
+        self.call_as(self.request(self.identity(Some(key), "{}")), handler)
+            .await
+    }
+
+    async fn call_as(&self, request: Request<'_>, handler: impl Future<Output = Reply>) -> Outcome {
+        let mut attempt = match self.engine.begin(request).await {
+            Begun::Answer(answer) => return Outcome::from(answer, None),
+            Begun::Attempt(attempt) => attempt,
+            Begun::Unprotected => panic!("the store is there"),
+        };
+        let reply = attempt
+            .run(async {
+                self.executions.fetch_add(1, Ordering::SeqCst);
+                handler.await
+            })
+            .await
+            .unwrap_or_else(|_| Reply::new(ResultKind::Panicked, "panicked"));
+        Outcome::from(attempt.finish(&reply).await, Some(reply))
+    }
+
+    fn executions(&self) -> usize {
+        self.executions.load(Ordering::SeqCst)
+    }
+}
+
+/// What a caller was answered, in short.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Outcome {
+    Own(String),
+    Replayed(String),
+    Joined(String),
+    Refused(&'static str, &'static str, &'static str),
+}
+
+impl Outcome {
+    fn from(answer: Answer, own: Option<Reply>) -> Self {
+        match answer {
+            Answer::Executed => Self::Own(own.unwrap().text),
+            Answer::Replayed(replay) => {
+                let text = String::from_utf8(replay.response.to_vec()).unwrap();
+                if replay.joined {
+                    Self::Joined(text)
+                } else {
+                    Self::Replayed(text)
+                }
+            }
+            Answer::Refused(refusal) => Self::Refused(
+                refusal.kind().as_str(),
+                refusal.outcome().as_str(),
+                refusal.action().as_str(),
+            ),
+        }
+    }
+}
+
+fn own(text: &str) -> Outcome {
+    Outcome::Own(text.to_owned())
+}
+
+fn replayed(text: &str) -> Outcome {
+    Outcome::Replayed(text.to_owned())
+}
+
+fn joined(text: &str) -> Outcome {
+    Outcome::Joined(text.to_owned())
+}
+
+async fn succeed(text: &str) -> Reply {
+    Reply::new(ResultKind::Success, text)
+}
+
+/// Yields until the condition holds, at most ten thousand times.
+async fn until(mut condition: impl FnMut() -> bool) {
+    for _ in 0..10_000 {
+        if condition() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("the condition did not come true");
+}

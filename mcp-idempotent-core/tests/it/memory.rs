@@ -1,0 +1,24 @@
+//! The conformance suite on `MemoryStore`.
+
+use std::time::Duration;
+
+use mcp_idempotent_core::{MemoryStore, RecordId, store_conformance, testing::Harness};
+
+struct Memory(MemoryStore);
+
+impl Harness for Memory {
+    type Store = MemoryStore;
+
+    fn store(&self) -> &MemoryStore {
+        &self.0
+    }
+
+    async fn age(&self, _id: RecordId, by: Duration) {
+        tokio::time::advance(by).await;
+    }
+}
+
+store_conformance!(async {
+    tokio::time::pause();
+    Memory(MemoryStore::new())
+});
