@@ -198,8 +198,10 @@ async fn a_panic_is_answered_and_leaves_the_call_in_doubt() {
     let client = connect(server.clone()).await;
     for tool in ["panics", "panics_at_once"] {
         let answer = keyed(&client, tool).await;
-        let expected = json!({ "code": -32603, "message": "the tool panicked" });
-        assert_eq!(answer["error"], expected);
+        assert_eq!(answer["error"]["code"], -32603, "{answer}");
+        let data = &answer["error"]["data"];
+        assert_eq!(data["type"], "idempotency_handler_panicked", "{answer}");
+        assert_eq!(data["outcome"], "unknown", "{answer}");
         let retry = keyed(&client, tool).await;
         assert_eq!(
             retry["error"]["data"]["type"], "idempotency_outcome_unknown",
