@@ -1,4 +1,4 @@
-//! Idempotent tool calls for MCP servers built with [rmcp](::rmcp).
+//! Idempotent tool calls for MCP servers built with [rmcp].
 //!
 //! An MCP client that loses a response sends the call again, and the tool runs twice. Put
 //! [`#[idempotent]`](macro@idempotent) on the tool: the second call gets the first one's result.
@@ -36,6 +36,7 @@ pub use mcp_idempotent_core::{
     self as core, Application, IdempotencyKey, KeyRequirement, MemoryStore, OnError, OnExpired,
     Policy, Refusal, Scope, Secret, Store, TransactionStore, Wait, store,
 };
+#[doc = include_str!("attribute.md")]
 pub use mcp_idempotent_macros::idempotent;
 
 pub use crate::{

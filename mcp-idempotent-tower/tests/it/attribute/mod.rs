@@ -1,5 +1,6 @@
 //! `#[idempotent]`, through real clients and servers.
 
+mod beside;
 mod definition;
 mod extractors;
 mod fidelity;
