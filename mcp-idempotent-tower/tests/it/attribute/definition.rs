@@ -25,6 +25,23 @@ struct Tree {
     children: Vec<Tree>,
 }
 
+/// A type that rmcp takes for its own by its name.
+mod own {
+    use rmcp::{ErrorData, handler::server::common::FromContextPart};
+
+    #[derive(Debug, schemars::JsonSchema)]
+    pub(super) struct Parameters {
+        #[schemars(rename = "next")]
+        _next: Option<Box<Parameters>>,
+    }
+
+    impl<C> FromContextPart<C> for Parameters {
+        fn from_context_part(_: &mut C) -> Result<Self, ErrorData> {
+            Ok(Self { _next: None })
+        }
+    }
+}
+
 fn object(value: Value) -> JsonObject {
     serde_json::from_value(value).unwrap()
 }
@@ -62,6 +79,9 @@ impl Plain {
     fn named(&self) -> String {
         String::new()
     }
+
+    #[tool]
+    async fn recursive(&self, _: own::Parameters) {}
 
     #[tool]
     async fn listed(&self) -> Json<Vec<Tree>> {
@@ -110,6 +130,10 @@ impl Protected {
 
     #[idempotent(on_error = release)]
     #[tool]
+    async fn recursive(&self, _: own::Parameters) {}
+
+    #[idempotent(on_error = release)]
+    #[tool]
     async fn listed(&self) -> Json<Vec<Tree>> {
         Json(Vec::new())
     }
@@ -128,7 +152,7 @@ impl Protected {
 fn an_annotated_tool_is_defined_as_its_twin_but_for_the_contract() {
     let plain = Plain::tool_router().list_all();
     let protected = Protected::tool_router().list_all();
-    assert_eq!(plain.len(), 4);
+    assert_eq!(plain.len(), 5);
     assert_eq!(plain.len(), protected.len());
     for (plain, mut protected) in plain.into_iter().zip(protected) {
         let contract = protected
