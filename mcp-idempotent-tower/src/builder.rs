@@ -125,11 +125,23 @@ impl<S: Store> IdempotencyBuilder<S> {
     ///
     /// # Errors
     ///
-    /// A duration of the policy is zero or longer than a hundred years, or the policy's pointers
-    /// are no JSON pointers.
+    /// A duration of the policy is zero or longer than a hundred years, the policy's pointers are
+    /// no JSON pointers, or its lease is not more than three times the store's limit on
+    /// transactions.
     pub fn build(self) -> Result<Idempotency<S>, BuildError> {
         check(&self.settings.policy)?;
-        Ok(Idempotency::from_parts(self.engine.build(), self.settings))
+        let engine = self.engine.build();
+        if let Some(limit) = engine.store().transaction_limit()
+            && self.settings.policy.lease <= limit * 3
+        {
+            return Err(BuildError {
+                message: format!(
+                    "the policy's lease is {:?}; with this store it must be more than three times the limit on transactions, {limit:?}",
+                    self.settings.policy.lease
+                ),
+            });
+        }
+        Ok(Idempotency::from_parts(engine, self.settings))
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use sqlx::{Arguments as _, SqlStr, error::BoxDynError, sqlite::SqliteArguments};
+use sqlx::{Arguments as _, SqlStr, sqlite::SqliteArguments};
 
 use super::{
     Opened, SqliteStore,
+    batch::{self, Encoded},
     error::store_error,
     micros,
     writer::{Backoff, Checkout},
@@ -115,7 +116,7 @@ impl SqliteStore {
         &self,
         doing: &str,
         statement: &SqlStr,
-        arguments: Result<SqliteArguments, BoxDynError>,
+        arguments: Encoded,
     ) -> Result<LeaseEnd, StoreError> {
         let changed = self.write(doing, statement, arguments).await?;
         Ok(changed.first().map_or(LeaseEnd::Fenced, |at| {
@@ -128,7 +129,7 @@ impl SqliteStore {
         &self,
         doing: &str,
         statement: &SqlStr,
-        arguments: Result<SqliteArguments, BoxDynError>,
+        arguments: Encoded,
     ) -> Result<Vec<i64>, StoreError> {
         let deadline = self.deadline();
         let mut checkout = self.shared.writers.take(deadline).await?;
@@ -137,13 +138,11 @@ impl SqliteStore {
             let mut backoff = Backoff::until(deadline);
             checkout.writer.make_ordinary().await?;
             loop {
-                // All rows, not the first: only a statement that has run to its end has told
-                // whether it could commit.
-                let tried = sqlx::query_scalar_with(statement.clone(), arguments.clone())
-                    .fetch_all(&mut checkout.writer.connection)
-                    .await;
-                match tried {
-                    Ok(rows) => return Ok(rows),
+                let arguments = Ok(arguments.clone());
+                let connection = &mut checkout.writer.connection;
+                let batch = batch::run(connection, statement, arguments, 1).await;
+                match batch.done {
+                    Ok(()) => return Ok(batch.rows),
                     Err(error) => backoff.retry(error).await?,
                 }
             }
@@ -158,14 +157,14 @@ impl SqliteStore {
     }
 }
 
-fn held(lease: &Lease) -> Result<SqliteArguments, BoxDynError> {
+fn held(lease: &Lease) -> Encoded {
     let mut arguments = SqliteArguments::default();
     arguments.add(&lease.id.as_bytes()[..])?;
     arguments.add(lease.token)?;
     Ok(arguments)
 }
 
-fn finished(lease: &Lease, completion: &Completion) -> Result<SqliteArguments, BoxDynError> {
+fn finished(lease: &Lease, completion: &Completion) -> Encoded {
     let mut arguments = held(lease)?;
     arguments.add(completion.response.as_deref())?;
     arguments.add(micros(completion.retention))?;

@@ -16,7 +16,7 @@
 //!
 //! - **One writer.** SQLite lets one transaction write at a time, and a handler in transaction
 //!   mode holds it until it ends. Others queue, in this process first come first served; past
-//!   [`wait_bound`](SqliteStoreBuilder::wait_bound) they are answered
+//!   [the wait bound](SqliteStoreBuilder::with_wait_bound) they are answered
 //!   [`Busy`](StoreErrorKind::Busy): not committed, retry with the same key. `database is locked`
 //!   is never an answer. Replays and look-ups go on beside a writer and take no write lock.
 //! - **One connection more.** Handlers write on a connection that the store takes out of the pool
@@ -39,6 +39,7 @@
 //!   cannot record its result, even if nobody has touched the record since: it was in doubt from
 //!   that moment, and somebody may have been told so.
 
+mod batch;
 mod builder;
 mod error;
 mod lease;

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
+use super::writer::FINISHING;
+
 /// SQLite's own clock in microseconds. `'now'` stands still within one step of a statement, and
 /// a Julian day has the precision of a millisecond. (`unixepoch('subsec')` needs SQLite 3.42.)
 const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000";
@@ -19,7 +21,7 @@ pub(super) const EXPIRED: i64 = 3;
 
 /// Every statement that runs more than once, as text that the driver prepares once a connection.
 ///
-/// All but `begin` are single statements. Parameters are, unless noted, `?1` record id,
+/// Most are single statements; `begin` and the two that commit are batches. Parameters are, unless noted, `?1` record id,
 /// `?2` fingerprint, `?3` tool, `?4` key prefix. Tables are qualified with `main`, so that a
 /// temporary table of the handler's cannot stand in for them.
 #[derive(Debug)]
@@ -34,8 +36,11 @@ pub(super) struct Statements {
     /// lock only if nobody has committed since the look-up (else it is `SQLITE_BUSY_SNAPSHOT`),
     /// so there is no need to look again.
     pub(super) begin: SqlStr,
-    /// `?5` response, `?6` retention, `?7` tombstone → completed at.
-    pub(super) insert_completed: SqlStr,
+    /// `?5` response, `?6` retention, `?7` tombstone → completed at, then a row without meaning;
+    /// and commits.
+    pub(super) record_and_commit: SqlStr,
+    /// → now, then a row without meaning; and commits.
+    pub(super) commit: SqlStr,
     /// Keeps what is there.
     pub(super) insert_in_doubt: SqlStr,
     /// → the next fencing token.
@@ -65,6 +70,7 @@ impl Statements {
         // A lapsed lease is in doubt: only a lease that still runs may change its record.
         let held =
             format!("id = ?1 AND token = ?2 AND state = {IN_PROGRESS} AND lease_until > {NOW}");
+        let finish = format!("SELECT 'a' < 'b' COLLATE {FINISHING}; COMMIT");
         let look_up = format!(
             "SELECT fingerprint, \
              CASE WHEN state = {IN_PROGRESS} AND lease_until <= c.now THEN {IN_DOUBT} \
@@ -81,12 +87,13 @@ impl Statements {
                  AND expires_at <= {NOW}"
             )),
             look_up: sql(look_up),
-            insert_completed: sql(format!(
+            commit: sql(format!("SELECT {NOW}; {finish}")),
+            record_and_commit: sql(format!(
                 "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, \
                  created_at, completed_at, expires_at, purge_at, sweep_at, response) \
                  SELECT ?1, ?2, {COMPLETED}, 0, ?3, ?4, \
                  c.now, c.now, c.now + ?6, c.now + ?6 + ?7, c.now + ?6, ?5 \
-                 FROM (SELECT {NOW} AS now) AS c WHERE true RETURNING completed_at"
+                 FROM (SELECT {NOW} AS now) AS c WHERE true RETURNING completed_at; {finish}"
             )),
             insert_in_doubt: sql(format!(
                 "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, created_at) \

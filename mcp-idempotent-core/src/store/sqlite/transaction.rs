@@ -5,11 +5,12 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use sqlx::SqliteConnection;
+use sqlx::{Arguments as _, SqliteConnection, sqlite::SqliteArguments};
 
 use super::{
     Opened, SqliteStore,
-    error::{leaves_commit_open, store_error},
+    batch::{self, Batch, Encoded},
+    error::{is_sql_error, leaves_commit_open, store_error},
     micros,
     writer::Checkout,
 };
@@ -21,6 +22,9 @@ use crate::{
         TransactionStore,
     },
 };
+
+/// How many statements a finishing batch has.
+const FINISHING_STATEMENTS: usize = 3;
 
 /// An open transaction that holds SQLite's write lock. Dropping it rolls back.
 pub struct SqliteTransaction {
@@ -99,27 +103,26 @@ impl SqliteStore {
         claim: &Claim,
         completion: Completion,
     ) -> Ended {
-        let inserted = self.insert(&mut checkout, claim, &completion).await;
-        // After that answer nothing of the handler's is still on its way to SQLite.
-        if ended_early(&checkout) {
-            return self.ended_by_handler(checkout, Some(claim)).await;
-        }
-        match inserted {
-            Ok(at) => self.commit(checkout, Some(claim), at).await,
-            Err(error) => aborted(checkout, "recording the result", error).await,
-        }
+        let batch = batch::run(
+            &mut checkout.writer.connection,
+            &self.shared.statements.record_and_commit,
+            recorded(claim, &completion),
+            FINISHING_STATEMENTS,
+        )
+        .await;
+        self.finish(checkout, Some(claim), batch, Some(claim)).await
     }
 
     async fn commit_unrecorded(&self, mut checkout: Checkout, claim: Option<&Claim>) -> Ended {
-        let now = self.now(&mut checkout).await;
-        if ended_early(&checkout) {
-            return self.ended_by_handler(checkout, claim).await;
-        }
-        match now {
-            // No record is written, so none can tell what became of a commit that was lost.
-            Ok(at) => self.commit(checkout, None, at).await,
-            Err(error) => aborted(checkout, "asking for the time", error).await,
-        }
+        let batch = batch::run(
+            &mut checkout.writer.connection,
+            &self.shared.statements.commit,
+            Ok(SqliteArguments::default()),
+            FINISHING_STATEMENTS,
+        )
+        .await;
+        // No record is written, so none can tell what became of a commit that was lost.
+        self.finish(checkout, claim, batch, None).await
     }
 
     async fn roll_back(&self, mut checkout: Checkout, claim: Option<&Claim>) -> Ended {
@@ -165,7 +168,7 @@ impl SqliteStore {
         }
         let deadline = self.deadline();
         let locked = self.lock_for(checkout, Some(claim), false, deadline).await;
-        let mut checkout = match locked {
+        let checkout = match locked {
             Ok(Opened::New(checkout)) => checkout,
             Ok(Opened::Found(record)) if matches!(record.state, RecordState::InProgress { .. }) => {
                 return Ended::LostInProgress;
@@ -173,10 +176,8 @@ impl SqliteStore {
             Ok(Opened::Found(record)) => return Ended::Lost(record),
             Err(error) => return Ended::Aborted(store_error("recording the error", error)),
         };
-        match self.insert(&mut checkout, claim, &completion).await {
-            Ok(at) => self.commit(checkout, Some(claim), at).await,
-            Err(error) => aborted(checkout, "recording the error", error).await,
-        }
+        checkout.writer.hold();
+        self.commit_recorded(checkout, claim, completion).await
     }
 
     async fn now(&self, checkout: &mut Checkout) -> Result<Timestamp, sqlx::Error> {
@@ -186,33 +187,18 @@ impl SqliteStore {
             .map(Timestamp::from_micros)
     }
 
-    async fn insert(
+    /// What a finishing batch has come to. `recorded` is given where it wrote a record.
+    async fn finish(
         &self,
-        checkout: &mut Checkout,
-        claim: &Claim,
-        completion: &Completion,
-    ) -> Result<Timestamp, sqlx::Error> {
-        let connection = &mut checkout.writer.connection;
-        // All rows, not the first: a statement that is left after its first row is not finished.
-        let rows: Vec<i64> = sqlx::query_scalar(self.shared.statements.insert_completed.clone())
-            .bind(&claim.id.as_bytes()[..])
-            .bind(&claim.fingerprint.to_stored()[..])
-            .bind(&*claim.call.tool)
-            .bind(claim.key_prefix.as_deref())
-            .bind(completion.response.as_deref())
-            .bind(micros(completion.retention))
-            .bind(micros(completion.tombstone))
-            .fetch_all(connection)
-            .await?;
-        rows.first()
-            .map(|at| Timestamp::from_micros(*at))
-            .ok_or(sqlx::Error::RowNotFound)
-    }
-
-    /// Commits what is open; `claim` is given where a record was written at `at`.
-    async fn commit(&self, mut checkout: Checkout, claim: Option<&Claim>, at: Timestamp) -> Ended {
-        let error = match checkout.writer.commit().await {
-            Ok(()) => {
+        checkout: Checkout,
+        claim: Option<&Claim>,
+        batch: Batch,
+        recorded: Option<&Claim>,
+    ) -> Ended {
+        // Its first statement answers with the moment; without that answer it was not done.
+        let at = batch.rows.first().copied().map(Timestamp::from_micros);
+        let error = match (batch.done, at) {
+            (Ok(()), Some(at)) => {
                 if checkout.writer.hooks_are_in_place() {
                     checkout.give_back();
                 } else {
@@ -224,13 +210,22 @@ impl SqliteStore {
                 }
                 return Ended::AsAsked(at);
             }
-            Err(error) => error,
+            (Ok(()), None) => sqlx::Error::RowNotFound,
+            (Err(error), _) => error,
         };
-        if !leaves_commit_open(&error) {
-            return aborted(checkout, "committing", error).await;
+        if checkout.writer.watch.refused_a_commit() {
+            return self.ended_by_handler(checkout, claim).await;
         }
-        drop(checkout);
-        self.find_out(claim, at, error).await
+        match at {
+            Some(at) if leaves_commit_open(&error) => {
+                drop(checkout);
+                self.find_out(recorded, at, error).await
+            }
+            // COMMIT found nothing to commit.
+            Some(_) if is_sql_error(&error) => self.ended_by_handler(checkout, claim).await,
+            Some(_) => aborted(checkout, "committing", error).await,
+            None => aborted(checkout, "recording the result", error).await,
+        }
     }
 
     /// The commit may or may not have happened: looks, once the write lock proves that nothing
@@ -299,9 +294,16 @@ impl SqliteStore {
     }
 }
 
-fn ended_early(checkout: &Checkout) -> bool {
-    let watch = &checkout.writer.watch;
-    watch.refused_a_commit() || watch.saw_rollback()
+fn recorded(claim: &Claim, completion: &Completion) -> Encoded {
+    let mut arguments = SqliteArguments::default();
+    arguments.add(&claim.id.as_bytes()[..])?;
+    arguments.add(&claim.fingerprint.to_stored()[..])?;
+    arguments.add(&*claim.call.tool)?;
+    arguments.add(claim.key_prefix.as_deref())?;
+    arguments.add(completion.response.as_deref())?;
+    arguments.add(micros(completion.retention))?;
+    arguments.add(micros(completion.tombstone))?;
+    Ok(arguments)
 }
 
 /// Rolls back because of an error that left nothing behind.
@@ -310,6 +312,5 @@ async fn aborted(checkout: Checkout, doing: &str, error: sqlx::Error) -> Ended {
     if !checkout.writer.watch.saw_rollback() {
         checkout.roll_back_and_give_back().await;
     }
-    let cause = store_error(doing, error);
-    Ended::Aborted(cause)
+    Ended::Aborted(store_error(doing, error))
 }
