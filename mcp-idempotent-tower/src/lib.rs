@@ -36,6 +36,7 @@ pub use mcp_idempotent_core::{
     self as core, Application, IdempotencyKey, KeyRequirement, MemoryStore, OnError, OnExpired,
     Policy, Refusal, Scope, Secret, Store, TransactionStore, Wait, store,
 };
+#[doc = include_str!("attribute.md")]
 pub use mcp_idempotent_macros::idempotent;
 
 pub use crate::{

@@ -302,6 +302,8 @@ impl Store for PostgresStore {
     }
 }
 
+// The trait's own message names every store.
+#[diagnostic::do_not_recommend]
 impl TransactionStore for PostgresStore {
     type Connection = PgConnection;
     type Transaction = PgTransaction;
