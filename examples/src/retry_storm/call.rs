@@ -144,11 +144,7 @@ pub fn summary(seen: &[Seen]) -> String {
     let count = |matches: fn(&Seen) -> bool| seen.iter().filter(|seen| matches(seen)).count();
     let mut summary = String::new();
     for (count, one, more) in [
-        (
-            count(|seen| *seen == Seen::TimeOut),
-            "timeout",
-            "timeouts",
-        ),
+        (count(|seen| *seen == Seen::TimeOut), "timeout", "timeouts"),
         (
             count(|seen| *seen == Seen::ConnectionLost),
             "cut off",
