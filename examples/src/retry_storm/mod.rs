@@ -57,7 +57,8 @@ failed to show why that matters.
 /// happen.
 pub async fn main(arguments: lexopt::Parser) -> Result<(), Stop> {
     let database = Arc::new(parse(arguments)?);
-    log_to_stderr();
+    // That servers go away is no news here.
+    log_to_stderr("warn,rmcp=off");
     let report = tokio::select! {
         report = run(&database) => report,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
