@@ -43,7 +43,7 @@ pub use crate::{
         TransactionAttempt,
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
-    fingerprint::{Fingerprint, Identity, KeyKind, RecordId, Secret},
+    fingerprint::{Fingerprint, Identity, InvalidSecret, KeyKind, RecordId, Secret},
     key::{IdempotencyKey, InvalidKey},
     outcome::{HandlerResult, ResultKind},
     policy::{KeyRequirement, OnError, OnExpired, Policy, Wait},

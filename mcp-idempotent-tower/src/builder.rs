@@ -2,7 +2,10 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use mcp_idempotent_core::{Application, Policy, Scope, Secret, Store, Wait, engine::EngineBuilder};
+use mcp_idempotent_core::{
+    Application, Policy, Scope, Secret, Store, Wait, canonical::is_json_pointer,
+    engine::EngineBuilder,
+};
 use rmcp::{RoleServer, service::RequestContext};
 
 use crate::{
@@ -160,10 +163,10 @@ fn check(policy: &Policy) -> Result<(), BuildError> {
         }
     }
     for pointer in policy.ignored.iter().chain(policy.key_argument.as_ref()) {
-        if !pointer.starts_with('/') {
+        if !is_json_pointer(pointer) || pointer.is_empty() {
             return Err(BuildError {
                 message: format!(
-                    "{pointer:?} is no JSON pointer; write \"/{pointer}\" for the top-level argument"
+                    "{pointer:?} is no JSON pointer to an argument; write \"/{pointer}\" for the top-level argument of that name"
                 ),
             });
         }

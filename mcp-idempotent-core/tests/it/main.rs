@@ -1,8 +1,12 @@
-//! Core's tests: the rules as sentences.
+//! The tests of core that use it from outside, in one binary: the rules as sentences.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod canonical;
 mod engine;
+mod fingerprint;
+mod golden;
+#[cfg(feature = "testing")]
 mod memory;
 #[cfg(feature = "postgres")]
 mod postgres;

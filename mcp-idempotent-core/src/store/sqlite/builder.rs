@@ -57,7 +57,6 @@ impl SqliteStore {
     }
 
     /// Starts to set a store up on a pool of the author's.
-    #[must_use]
     pub fn builder(pool: SqlitePool) -> SqliteStoreBuilder {
         SqliteStoreBuilder::new(pool)
     }

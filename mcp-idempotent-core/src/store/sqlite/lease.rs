@@ -8,7 +8,6 @@ use super::{
     Opened, SqliteStore,
     error::store_error,
     micros,
-    row::Seen,
     writer::{Backoff, Checkout},
 };
 use crate::{
@@ -31,22 +30,16 @@ impl Store for SqliteStore {
     }
 
     async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
-        match self.read(claim, self.deadline()).await? {
-            Seen::Record(record) => Ok(Some(record)),
-            Seen::Absent { .. } => Ok(None),
-        }
+        self.read(claim, self.deadline()).await
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
-        let (mut checkout, expired_row) = match self.open_for(Some(claim), true).await? {
+        let mut checkout = match self.open_for(Some(claim), true).await? {
             Opened::Found(record) => return Ok(Claimed::Found(record)),
-            Opened::New {
-                checkout,
-                expired_row,
-            } => (checkout, expired_row),
+            Opened::New(checkout) => checkout,
         };
         let token = self
-            .insert_lease(&mut checkout, claim, expired_row)
+            .insert_lease(&mut checkout, claim)
             .await
             .map_err(|error| store_error("claiming", error))?;
         checkout.give_back();
@@ -99,15 +92,8 @@ impl SqliteStore {
         &self,
         checkout: &mut Checkout,
         claim: &Claim,
-        expired_row: bool,
     ) -> Result<i64, sqlx::Error> {
         let connection = &mut checkout.writer.connection;
-        if expired_row {
-            sqlx::query(self.shared.statements.remove_expired.clone())
-                .bind(&claim.id.as_bytes()[..])
-                .execute(&mut *connection)
-                .await?;
-        }
         let tokens: Vec<i64> = sqlx::query_scalar(self.shared.statements.next_token.clone())
             .fetch_all(&mut *connection)
             .await?;

@@ -19,16 +19,21 @@ pub(super) const EXPIRED: i64 = 3;
 
 /// Every statement that runs more than once, as text that the driver prepares once a connection.
 ///
-/// Each is a single statement, with parameters `?1` record id, `?2` fingerprint, `?3` tool,
-/// `?4` key prefix, and further ones as noted. Tables are qualified with `main`, so that a
+/// All but `begin` are single statements. Parameters are, unless noted, `?1` record id,
+/// `?2` fingerprint, `?3` tool, `?4` key prefix. Tables are qualified with `main`, so that a
 /// temporary table of the handler's cannot stand in for them.
 #[derive(Debug)]
 pub(super) struct Statements {
-    /// `?1` → fingerprint, state (lapse and expiry decided), response, completed at, remaining
-    /// lease, and whether a tombstone of it would still be kept.
+    /// `?1`, `?2` whether tombstones count → fingerprint, state (lapse and expiry decided),
+    /// response, completed at, remaining lease.
     pub(super) look_up: SqlStr,
-    /// `?1`: removes the record if it is past its expiry.
-    pub(super) remove_expired: SqlStr,
+    /// As `look_up`, in a transaction that is begun with it. Where no record is found, the same
+    /// round trip goes on to take the write lock: by removing what has expired, if anything.
+    ///
+    /// The driver stops at the first row, so a replay takes no write lock. And SQLite gives the
+    /// lock only if nobody has committed since the look-up (else it is `SQLITE_BUSY_SNAPSHOT`),
+    /// so there is no need to look again.
+    pub(super) begin: SqlStr,
     /// `?5` response, `?6` retention, `?7` tombstone → completed at.
     pub(super) insert_completed: SqlStr,
     /// Keeps what is there.
@@ -60,22 +65,22 @@ impl Statements {
         // A lapsed lease is in doubt: only a lease that still runs may change its record.
         let held =
             format!("id = ?1 AND token = ?2 AND state = {IN_PROGRESS} AND lease_until > {NOW}");
+        let look_up = format!(
+            "SELECT fingerprint, \
+             CASE WHEN state = {IN_PROGRESS} AND lease_until <= c.now THEN {IN_DOUBT} \
+                  WHEN state = {COMPLETED} AND expires_at <= c.now THEN {EXPIRED} \
+                  ELSE state END, \
+             response, completed_at, lease_until - c.now \
+             FROM {record}, (SELECT {NOW} AS now) AS c WHERE id = ?1 \
+             AND (expires_at IS NULL OR expires_at > c.now OR (?2 AND purge_at > c.now))"
+        );
         Self {
-            look_up: sql(format!(
-                "SELECT fingerprint, \
-                 CASE WHEN state = {IN_PROGRESS} AND lease_until <= c.now THEN {IN_DOUBT} \
-                      WHEN state = {COMPLETED} AND expires_at <= c.now THEN {EXPIRED} \
-                      ELSE state END, \
-                 CASE WHEN expires_at <= c.now THEN NULL ELSE response END, \
-                 completed_at, \
-                 lease_until - c.now, \
-                 coalesce(purge_at > c.now, 0) \
-                 FROM {record}, (SELECT {NOW} AS now) AS c WHERE id = ?1"
-            )),
-            remove_expired: sql(format!(
-                "DELETE FROM {record} WHERE id = ?1 AND state IN ({COMPLETED}, {EXPIRED}) \
+            begin: sql(format!(
+                "BEGIN; {look_up}; \
+                 DELETE FROM {record} WHERE id = ?1 AND state IN ({COMPLETED}, {EXPIRED}) \
                  AND expires_at <= {NOW}"
             )),
+            look_up: sql(look_up),
             insert_completed: sql(format!(
                 "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, \
                  created_at, completed_at, expires_at, purge_at, sweep_at, response) \

@@ -11,8 +11,7 @@ use super::{
     Opened, SqliteStore,
     error::{leaves_commit_open, store_error},
     micros,
-    row::{self, Seen},
-    writer::{Backoff, Checkout},
+    writer::Checkout,
 };
 use crate::{
     error::CommitOutcome,
@@ -26,7 +25,6 @@ use crate::{
 /// An open transaction that holds SQLite's write lock. Dropping it rolls back.
 pub struct SqliteTransaction {
     checkout: Checkout,
-    expired_row: bool,
 }
 
 impl Deref for SqliteTransaction {
@@ -49,6 +47,8 @@ impl fmt::Debug for SqliteTransaction {
     }
 }
 
+// The trait's own message names every store.
+#[diagnostic::do_not_recommend]
 impl TransactionStore for SqliteStore {
     type Connection = SqliteConnection;
     type Transaction = SqliteTransaction;
@@ -58,12 +58,9 @@ impl TransactionStore for SqliteStore {
         call: &CallInfo,
         claim: Option<&Claim>,
     ) -> Result<Claimed<SqliteTransaction>, StoreError> {
-        let (mut checkout, expired_row) = match self.open_for(claim, false).await? {
+        let mut checkout = match self.open_for(claim, false).await? {
             Opened::Found(record) => return Ok(Claimed::Found(record)),
-            Opened::New {
-                checkout,
-                expired_row,
-            } => (checkout, expired_row),
+            Opened::New(checkout) => checkout,
         };
         checkout.writer.hold();
         if let Some(on_begin) = &self.shared.on_begin
@@ -73,21 +70,14 @@ impl TransactionStore for SqliteStore {
             checkout.roll_back_and_give_back().await;
             return Err(error);
         }
-        Ok(Claimed::New(SqliteTransaction {
-            checkout,
-            expired_row,
-        }))
+        Ok(Claimed::New(SqliteTransaction { checkout }))
     }
 
     async fn end(&self, transaction: SqliteTransaction, claim: Option<&Claim>, end: End) -> Ended {
-        let SqliteTransaction {
-            checkout,
-            expired_row,
-        } = transaction;
+        let SqliteTransaction { checkout } = transaction;
         match (end, claim) {
             (End::Commit(completion), Some(claim)) => {
-                self.commit_recorded(checkout, claim, expired_row, completion)
-                    .await
+                self.commit_recorded(checkout, claim, completion).await
             }
             (End::Commit(_) | End::CommitUnrecorded, claim) => {
                 self.commit_unrecorded(checkout, claim).await
@@ -107,12 +97,9 @@ impl SqliteStore {
         &self,
         mut checkout: Checkout,
         claim: &Claim,
-        expired_row: bool,
         completion: Completion,
     ) -> Ended {
-        let inserted = self
-            .insert(&mut checkout, claim, expired_row, &completion)
-            .await;
+        let inserted = self.insert(&mut checkout, claim, &completion).await;
         // After that answer nothing of the handler's is still on its way to SQLite.
         if ended_early(&checkout) {
             return self.ended_by_handler(checkout, Some(claim)).await;
@@ -178,21 +165,15 @@ impl SqliteStore {
         }
         let deadline = self.deadline();
         let locked = self.lock_for(checkout, Some(claim), false, deadline).await;
-        let (mut checkout, expired_row) = match locked {
-            Ok(Opened::New {
-                checkout,
-                expired_row,
-            }) => (checkout, expired_row),
+        let mut checkout = match locked {
+            Ok(Opened::New(checkout)) => checkout,
             Ok(Opened::Found(record)) if matches!(record.state, RecordState::InProgress { .. }) => {
                 return Ended::LostInProgress;
             }
             Ok(Opened::Found(record)) => return Ended::Lost(record),
             Err(error) => return Ended::Aborted(store_error("recording the error", error)),
         };
-        match self
-            .insert(&mut checkout, claim, expired_row, &completion)
-            .await
-        {
+        match self.insert(&mut checkout, claim, &completion).await {
             Ok(at) => self.commit(checkout, Some(claim), at).await,
             Err(error) => aborted(checkout, "recording the error", error).await,
         }
@@ -209,16 +190,9 @@ impl SqliteStore {
         &self,
         checkout: &mut Checkout,
         claim: &Claim,
-        expired_row: bool,
         completion: &Completion,
     ) -> Result<Timestamp, sqlx::Error> {
         let connection = &mut checkout.writer.connection;
-        if expired_row {
-            sqlx::query(self.shared.statements.remove_expired.clone())
-                .bind(&claim.id.as_bytes()[..])
-                .execute(&mut *connection)
-                .await?;
-        }
         // All rows, not the first: a statement that is left after its first row is not finished.
         let rows: Vec<i64> = sqlx::query_scalar(self.shared.statements.insert_completed.clone())
             .bind(&claim.id.as_bytes()[..])
@@ -278,7 +252,7 @@ impl SqliteStore {
                 RecordState::InProgress { .. } => Ended::LostInProgress,
                 _ => Ended::Lost(record),
             },
-            Ok(Opened::New { checkout, .. }) => {
+            Ok(Opened::New(checkout)) => {
                 checkout.roll_back_and_give_back().await;
                 Ended::Aborted(lost)
             }
@@ -304,32 +278,24 @@ impl SqliteStore {
         }
     }
 
-    async fn put_in_doubt(&self, mut checkout: Checkout, claim: &Claim) -> Result<(), sqlx::Error> {
-        let mut backoff = Backoff::until(self.deadline());
-        while let Err(error) = checkout.writer.begin().await {
-            backoff.retry(error).await?;
+    async fn put_in_doubt(&self, checkout: Checkout, claim: &Claim) -> Result<(), sqlx::Error> {
+        let deadline = self.deadline();
+        // A record that is there by now is of a call that could come in because nothing of this
+        // one was committed.
+        let locked = self
+            .lock_for(checkout, Some(claim), false, deadline)
+            .await?;
+        if let Opened::New(mut checkout) = locked {
+            sqlx::query(self.shared.statements.insert_in_doubt.clone())
+                .bind(&claim.id.as_bytes()[..])
+                .bind(&claim.fingerprint.to_stored()[..])
+                .bind(&*claim.call.tool)
+                .bind(claim.key_prefix.as_deref())
+                .execute(&mut checkout.writer.connection)
+                .await?;
+            checkout.writer.commit().await?;
         }
-        let seen = row::look_up(
-            &mut checkout.writer.connection,
-            &self.shared.statements.look_up,
-            claim,
-        )
-        .await?;
-        if let Seen::Absent { .. } = seen {
-            for statement in [
-                &self.shared.statements.remove_expired,
-                &self.shared.statements.insert_in_doubt,
-            ] {
-                sqlx::query(statement.clone())
-                    .bind(&claim.id.as_bytes()[..])
-                    .bind(&claim.fingerprint.to_stored()[..])
-                    .bind(&*claim.call.tool)
-                    .bind(claim.key_prefix.as_deref())
-                    .execute(&mut checkout.writer.connection)
-                    .await?;
-            }
-        }
-        checkout.writer.commit().await
+        Ok(())
     }
 }
 

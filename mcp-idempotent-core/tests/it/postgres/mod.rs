@@ -1,4 +1,14 @@
 //! `PostgresStore`, on the database that `DATABASE_URL` names. Every test has a schema of its own.
 
+mod cancellation;
+mod claims;
 mod conformance;
 mod database;
+mod endings;
+mod interference;
+mod leases;
+mod lost_commit;
+mod migration;
+mod proxy;
+mod round_trips;
+mod sessions;

@@ -1,0 +1,132 @@
+//! Numbers. The rule is in [the module above](super).
+
+use std::fmt::{Display, Write as _};
+
+use serde_json::Number;
+
+/// Writes a number.
+///
+/// Only the methods that serde_json has with and without `arbitrary_precision` are used here, and
+/// they agree on every number that both builds can parse.
+pub(super) fn write_number(number: &Number, text: &mut String) {
+    if let Some(integer) = number.as_u64() {
+        write_integer(integer, text);
+    } else if let Some(integer) = number.as_i64() {
+        write_integer(integer, text);
+    } else if let Some(double) = number.as_f64() {
+        write_double(double, text);
+    } else {
+        write_huge(&number.to_string(), text);
+    }
+}
+
+fn write_integer(integer: impl Display, text: &mut String) {
+    // Writing to a `String` cannot fail.
+    let _ = write!(text, "{integer}");
+}
+
+fn write_double(double: f64, text: &mut String) {
+    /// 2^63 and 2^64: the ends of `i64` and `u64`, which are no doubles themselves.
+    const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
+    const TWO_TO_64: f64 = 18_446_744_073_709_551_616.0;
+
+    if double.fract() != 0.0 || !(-TWO_TO_63..TWO_TO_64).contains(&double) {
+        text.push_str(ryu_js::Buffer::new().format_finite(double));
+        return;
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "integral and within the type: the casts are exact"
+    )]
+    if double < 0.0 {
+        write_integer(double as i64, text);
+    } else {
+        write_integer(double as u64, text);
+    }
+}
+
+/// Writes a number that no double can hold; there is one only under `arbitrary_precision`.
+///
+/// All digits are kept, in the form that ECMAScript has for large numbers, so that equal values
+/// have equal texts and others have not: `1e+400`, `-1.5e+309`. No double has such a text.
+fn write_huge(source: &str, text: &mut String) {
+    if write_normalised(source, text).is_none() {
+        // The exponent is no `i64`. No normalised text is like that, so the only loss is that two
+        // spellings of such a number differ.
+        text.push_str(source);
+    }
+}
+
+/// Writes nothing when it returns `None`.
+fn write_normalised(source: &str, text: &mut String) -> Option<()> {
+    let (sign, unsigned) = match source.strip_prefix('-') {
+        Some(unsigned) => ("-", unsigned),
+        None => ("", source),
+    };
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse::<i64>().ok()?),
+        None => (unsigned, 0),
+    };
+    let (integral, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+
+    let digits = [integral, fraction].concat();
+    let significant = digits.trim_start_matches('0');
+    let leading_zeros = digits.len() - significant.len();
+    let mut significant = significant.trim_end_matches('0').chars();
+    let first = significant.next()?;
+    // The exponent of the first significant digit.
+    let exponent = exponent
+        .checked_add(i64::try_from(integral.len()).ok()? - 1)?
+        .checked_sub(i64::try_from(leading_zeros).ok()?)?;
+
+    let rest = significant.as_str();
+    let point = if rest.is_empty() { "" } else { "." };
+    // Writing to a `String` cannot fail.
+    let _ = write!(text, "{sign}{first}{point}{rest}e+{exponent}");
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_beyond_doubles_keep_all_digits_in_one_form() {
+        for (spellings, expected) in [
+            (
+                &["1e400", "1E400", "1e+0400", "10e399", "0.1e401", "1.00e400"] as &[_],
+                "1e+400",
+            ),
+            (&["-1.5e309", "-15e308", "-0.0015e312"], "-1.5e+309"),
+            (
+                &["1.7976931348623159e308", "17976931348623159e292"],
+                "1.7976931348623159e+308",
+            ),
+            (&["1e9223372036854775807"], "1e+9223372036854775807"),
+        ] {
+            for spelling in spellings {
+                let mut text = String::new();
+                write_huge(spelling, &mut text);
+                assert_eq!(text, expected, "{spelling}");
+            }
+        }
+    }
+
+    #[test]
+    fn exponents_beyond_integers_are_left_as_they_are() {
+        for source in ["1e+99999999999999999999", "-12.0e9223372036854775807"] {
+            let mut text = String::from("[");
+            write_huge(source, &mut text);
+            assert_eq!(text, format!("[{source}"));
+        }
+    }
+
+    #[test]
+    fn a_number_beyond_doubles_of_many_digits_is_written_whole() {
+        let source = "12".repeat(500);
+        let mut text = String::new();
+        write_huge(&source, &mut text);
+        assert_eq!(text, format!("1.{}e+999", &source[1..]));
+    }
+}

@@ -1,0 +1,126 @@
+//! The walk over the arguments.
+
+use std::{mem, ptr, slice, vec};
+
+use serde_json::{Map, Value, map};
+
+use super::{
+    number::write_number,
+    order::{is_in_utf16_order, utf16_order},
+    string::write_string,
+};
+
+/// Enough for most calls, so that the text is seldom moved while it grows.
+const FIRST_CAPACITY: usize = 256;
+
+/// The canonical text of `arguments` without what `left_out` refers to.
+///
+/// What is left out is known by its address, which no two values of one tree share. The open
+/// containers are kept on the heap: a value that a program has built can be deeper than a
+/// thread's stack.
+pub(super) fn canonical_text(arguments: &Map<String, Value>, left_out: &[&Value]) -> String {
+    let mut text = String::with_capacity(FIRST_CAPACITY);
+    let mut outer = Vec::new();
+    let mut current = Container::open_object(arguments, &mut text);
+    loop {
+        if let Some(inner) = current.write_until_inner(&mut text, left_out) {
+            outer.push(mem::replace(&mut current, inner));
+        } else {
+            text.push(current.closing());
+            match outer.pop() {
+                Some(container) => current = container,
+                None => return text,
+            }
+        }
+    }
+}
+
+/// A container whose opening bracket is written, and what is still to be written of it.
+enum Container<'a> {
+    Array(slice::Iter<'a, Value>),
+    Object(map::Iter<'a>),
+    /// An object whose map does not keep its members in canonical order.
+    Sorted(vec::IntoIter<(&'a String, &'a Value)>),
+}
+
+impl<'a> Container<'a> {
+    fn open_array(elements: &'a [Value], text: &mut String) -> Self {
+        text.push('[');
+        Self::Array(elements.iter())
+    }
+
+    /// A map is ordered by bytes, or by insertion under `serde_json/preserve_order`. The first is
+    /// nearly always the canonical order already, and looking is cheaper than sorting.
+    fn open_object(members: &'a Map<String, Value>, text: &mut String) -> Self {
+        text.push('{');
+        if is_in_utf16_order(members.keys()) {
+            return Self::Object(members.iter());
+        }
+        let mut sorted: Vec<_> = members.iter().collect();
+        sorted.sort_unstable_by(|(one, _), (other, _)| utf16_order(one, other));
+        Self::Sorted(sorted.into_iter())
+    }
+
+    const fn closing(&self) -> char {
+        match self {
+            Self::Array(_) => ']',
+            Self::Object(_) | Self::Sorted(_) => '}',
+        }
+    }
+
+    /// Writes up to the end, or up to and with the opening bracket of a container within.
+    fn write_until_inner(&mut self, text: &mut String, left_out: &[&Value]) -> Option<Self> {
+        match self {
+            Self::Array(elements) => elements.find_map(|element| {
+                write_comma(text);
+                if is_left_out(element, left_out) {
+                    text.push_str("null");
+                    return None;
+                }
+                write_value(element, text)
+            }),
+            Self::Object(members) => write_members(members, text, left_out),
+            Self::Sorted(members) => write_members(members, text, left_out),
+        }
+    }
+}
+
+fn write_members<'a>(
+    members: &mut impl Iterator<Item = (&'a String, &'a Value)>,
+    text: &mut String,
+    left_out: &[&Value],
+) -> Option<Container<'a>> {
+    members
+        .filter(|(_, value)| !is_left_out(value, left_out))
+        .find_map(|(name, value)| {
+            write_comma(text);
+            write_string(name, text);
+            text.push(':');
+            write_value(value, text)
+        })
+}
+
+/// Writes a scalar, or opens a container and returns it.
+fn write_value<'a>(value: &'a Value, text: &mut String) -> Option<Container<'a>> {
+    match value {
+        Value::Null => text.push_str("null"),
+        Value::Bool(true) => text.push_str("true"),
+        Value::Bool(false) => text.push_str("false"),
+        Value::Number(number) => write_number(number, text),
+        Value::String(string) => write_string(string, text),
+        Value::Array(elements) => return Some(Container::open_array(elements, text)),
+        Value::Object(members) => return Some(Container::open_object(members, text)),
+    }
+    None
+}
+
+/// A comma before all but the first: no written value ends in an opening bracket.
+fn write_comma(text: &mut String) {
+    if !matches!(text.as_bytes().last(), Some(b'[' | b'{')) {
+        text.push(',');
+    }
+}
+
+fn is_left_out(value: &Value, left_out: &[&Value]) -> bool {
+    left_out.iter().any(|left_out| ptr::eq(*left_out, value))
+}

@@ -1,0 +1,50 @@
+//! A hash over fields that cannot run into each other.
+
+use hmac::{Hmac, Mac};
+use sha2::{Digest, Sha256};
+
+use super::Secret;
+
+/// What is hashed; the first field, so that no hash of one kind is one of another.
+pub(super) const RECORD_ID: &str = "mcp-idempotent/record-id";
+pub(super) const FINGERPRINT: &str = "mcp-idempotent/fingerprint";
+pub(super) const SECRET_CHECK: &str = "mcp-idempotent/secret-check";
+
+/// SHA-256, or HMAC-SHA-256 under a secret, over fields that are each preceded by their length.
+pub(super) enum FieldHash {
+    Plain(Sha256),
+    Keyed(Hmac<Sha256>),
+}
+
+impl FieldHash {
+    pub(super) fn new(secret: Option<&Secret>, what: &str) -> Self {
+        match secret {
+            None => Self::Plain(Sha256::new()),
+            Some(secret) => Self::Keyed(secret.keyed_hash()),
+        }
+        .field(what)
+    }
+
+    pub(super) fn field(mut self, field: impl AsRef<[u8]>) -> Self {
+        let field = field.as_ref();
+        let length = (field.len() as u64).to_be_bytes();
+        match &mut self {
+            Self::Plain(hash) => {
+                Digest::update(hash, length);
+                Digest::update(hash, field);
+            }
+            Self::Keyed(hash) => {
+                Mac::update(hash, &length);
+                Mac::update(hash, field);
+            }
+        }
+        self
+    }
+
+    pub(super) fn finish(self) -> [u8; 32] {
+        match self {
+            Self::Plain(hash) => hash.finalize().into(),
+            Self::Keyed(hash) => hash.finalize().into_bytes().into(),
+        }
+    }
+}

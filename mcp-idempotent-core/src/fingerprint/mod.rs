@@ -1,0 +1,212 @@
+//! Identity: which record a call belongs to, and what exactly it asked.
+//!
+//! # What is hashed
+//!
+//! Every hash is taken over a sequence of fields, each preceded by its length in bytes as a
+//! 64-bit big-endian integer, so that `("a", "bc")` and `("ab", "c")` differ. The first field
+//! says what is hashed.
+//!
+//! | Hash | Fields |
+//! | --- | --- |
+//! | id of an explicit key | `mcp-idempotent/record-id`, application, scope, `explicit`, key |
+//! | id of a derived key | `mcp-idempotent/record-id`, application, scope, `derived`, version of the canonical form (one byte), tool, canonical arguments |
+//! | fingerprint | `mcp-idempotent/fingerprint`, record id (32 bytes), tool, canonical arguments |
+//! | check value of a secret | `mcp-idempotent/secret-check` |
+//!
+//! The hash is SHA-256, or HMAC-SHA-256 under a [`Secret`]. The tool takes no part in the id of
+//! an explicit key: one key used on two tools is one record, and so a conflict. Nor does the
+//! version of the canonical form: the id of an explicit key never changes.
+
+mod hash;
+mod secret;
+
+use std::fmt;
+
+use self::hash::FieldHash;
+pub use self::secret::{InvalidSecret, Secret};
+use crate::{
+    canonical::CanonicalArguments,
+    key::IdempotencyKey,
+    scope::{Application, Scope},
+};
+
+/// The primary key of a record. What it is a hash of: [the module](self).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecordId([u8; 32]);
+
+impl RecordId {
+    /// From stored bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes as stored.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    fn of_explicit(
+        application: &Application,
+        scope: &Scope,
+        key: &IdempotencyKey,
+        secret: Option<&Secret>,
+    ) -> Self {
+        let hash = FieldHash::new(secret, hash::RECORD_ID)
+            .field(application.as_str())
+            .field(scope.as_str())
+            .field("explicit")
+            .field(key.as_str());
+        Self(hash.finish())
+    }
+
+    fn of_derived(
+        application: &Application,
+        scope: &Scope,
+        tool: &str,
+        arguments: &CanonicalArguments,
+        secret: Option<&Secret>,
+    ) -> Self {
+        let hash = FieldHash::new(secret, hash::RECORD_ID)
+            .field(application.as_str())
+            .field(scope.as_str())
+            .field("derived")
+            .field([CanonicalArguments::VERSION])
+            .field(tool)
+            .field(arguments.as_str());
+        Self(hash.finish())
+    }
+}
+
+impl fmt::Debug for RecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt_digest("RecordId", &self.0, f)
+    }
+}
+
+/// What was asked, with the version of the canonical form that made it. What it is a hash of:
+/// [the module](self).
+///
+/// The record id is part of it, so that equal calls of two tenants do not look equal in a dump
+/// of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint {
+    version: u8,
+    digest: [u8; 32],
+}
+
+impl Fingerprint {
+    /// The length of the stored form, in bytes.
+    pub const STORED_LENGTH: usize = 33;
+
+    fn new(
+        id: &RecordId,
+        tool: &str,
+        arguments: &CanonicalArguments,
+        secret: Option<&Secret>,
+    ) -> Self {
+        let hash = FieldHash::new(secret, hash::FINGERPRINT)
+            .field(id.0)
+            .field(tool)
+            .field(arguments.as_str());
+        Self {
+            version: CanonicalArguments::VERSION,
+            digest: hash.finish(),
+        }
+    }
+
+    /// From the stored form: one byte of version, then the digest. `None` for another length.
+    #[must_use]
+    pub fn from_stored(stored: &[u8]) -> Option<Self> {
+        let (version, digest) = stored.split_first()?;
+        Some(Self {
+            version: *version,
+            digest: digest.try_into().ok()?,
+        })
+    }
+
+    /// The stored form: one byte of version, then the digest.
+    #[must_use]
+    pub fn to_stored(self) -> [u8; Self::STORED_LENGTH] {
+        let mut stored = [self.version; Self::STORED_LENGTH];
+        stored[1..].copy_from_slice(&self.digest);
+        stored
+    }
+
+    /// The version of the canonical form that made it. Fingerprints of two versions are never
+    /// equal, which says nothing about the calls.
+    #[must_use]
+    pub const fn version(&self) -> u8 {
+        self.version
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt_digest("Fingerprint", &self.digest, f)
+    }
+}
+
+/// Where a call's key came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "a key is sent or it is not")]
+pub enum KeyKind {
+    /// The client sent it.
+    Explicit,
+    /// Derived from tool and canonical arguments.
+    Derived,
+}
+
+/// Which record a call belongs to, and what exactly it asked. Computed once, before the handler.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Identity {
+    /// The record.
+    pub id: RecordId,
+    /// What was asked.
+    pub fingerprint: Fingerprint,
+    /// Where the key came from.
+    pub kind: KeyKind,
+    /// At most 8 characters of an explicit key, for operators.
+    pub key_prefix: Option<Box<str>>,
+}
+
+impl Identity {
+    /// Computes the identity of one call: of its explicit `key`, or, without one, derived from
+    /// `tool` and `arguments`.
+    #[must_use]
+    pub fn new(
+        application: &Application,
+        scope: &Scope,
+        key: Option<&IdempotencyKey>,
+        tool: &str,
+        arguments: &CanonicalArguments,
+        secret: Option<&Secret>,
+    ) -> Self {
+        let (kind, id) = match key {
+            Some(key) => (
+                KeyKind::Explicit,
+                RecordId::of_explicit(application, scope, key, secret),
+            ),
+            None => (
+                KeyKind::Derived,
+                RecordId::of_derived(application, scope, tool, arguments, secret),
+            ),
+        };
+        Self {
+            id,
+            fingerprint: Fingerprint::new(&id, tool, arguments, secret),
+            kind,
+            key_prefix: key.map(|key| key.prefix().into()),
+        }
+    }
+}
+
+fn fmt_digest(name: &str, digest: &[u8; 32], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{name}(")?;
+    for byte in &digest[..4] {
+        write!(f, "{byte:02x}")?;
+    }
+    f.write_str("…)")
+}

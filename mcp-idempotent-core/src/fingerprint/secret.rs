@@ -1,0 +1,87 @@
+//! The secret that keys the hashes.
+
+use std::fmt;
+
+use hmac::{Hmac, KeyInit};
+use sha2::Sha256;
+
+use super::hash::{self, FieldHash};
+
+/// A secret that turns record ids and fingerprints into keyed hashes (HMAC-SHA-256), so that
+/// low-entropy arguments cannot be guessed from a dump of the table.
+///
+/// All processes that share records need the same secret: under another one no record is found
+/// again, and a retry would run a second time. A store keeps the [`check_value`](Self::check_value)
+/// to refuse another secret at start-up.
+#[derive(Clone)]
+pub struct Secret {
+    /// The hash after its key: the secret itself is not kept.
+    keyed: Hmac<Sha256>,
+}
+
+impl Secret {
+    /// The shortest secret that is accepted, in bytes.
+    pub const MIN_LENGTH: usize = 16;
+
+    /// The length of [`check_value`](Self::check_value), in bytes.
+    pub const CHECK_LENGTH: usize = 8;
+
+    /// Takes the secret's bytes: at least [`MIN_LENGTH`](Self::MIN_LENGTH), from a random source.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidSecret`] when there are fewer bytes. Whether they are random cannot be checked.
+    pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, InvalidSecret> {
+        let bytes = bytes.as_ref();
+        let invalid = InvalidSecret {
+            length: bytes.len(),
+        };
+        if bytes.len() < Self::MIN_LENGTH {
+            return Err(invalid);
+        }
+        Hmac::new_from_slice(bytes)
+            .map(|keyed| Self { keyed })
+            .map_err(|_| invalid)
+    }
+
+    /// A hash of a constant under this secret. A store that holds it can tell another secret
+    /// without knowing this one: two secrets share a check value by a chance of 1 in 2^64.
+    #[must_use]
+    pub fn check_value(&self) -> [u8; Self::CHECK_LENGTH] {
+        let digest = FieldHash::new(Some(self), hash::SECRET_CHECK).finish();
+        let mut value = [0; Self::CHECK_LENGTH];
+        value.copy_from_slice(&digest[..Self::CHECK_LENGTH]);
+        value
+    }
+
+    pub(super) fn keyed_hash(&self) -> Hmac<Sha256> {
+        self.keyed.clone()
+    }
+}
+
+/// Shows nothing of the secret.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// Why a secret was refused: it is too short. It shows nothing of the secret but its length.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidSecret {
+    length: usize,
+}
+
+impl fmt::Display for InvalidSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the secret has {} bytes; use at least {} bytes from a random source, \
+             such as the output of `openssl rand -hex 32`",
+            self.length,
+            Secret::MIN_LENGTH,
+        )
+    }
+}
+
+impl std::error::Error for InvalidSecret {}

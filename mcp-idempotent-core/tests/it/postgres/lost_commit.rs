@@ -1,0 +1,150 @@
+//! The connection ends at the commit, and the answer with it.
+
+use std::time::Duration;
+
+use mcp_idempotent_core::{
+    CommitOutcome, RecordState, Store, TransactionStore,
+    store::{Claimed, End, Ended},
+};
+
+use super::{
+    database::{Database, claim, result, text_of},
+    proxy::{Cut, Proxy},
+};
+
+async fn through_a_proxy(recovery: Duration) -> (Proxy, Database) {
+    let proxy = Proxy::start().await;
+    let database = Database::with(
+        |options| proxy.connect(options),
+        |pool| pool.max_connections(1),
+        |store| store.with_recovery_timeout(recovery),
+    )
+    .await;
+    (proxy, database)
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn a_lost_answer_to_a_commit_that_happened_is_a_commit() {
+    let (proxy, database) = through_a_proxy(LONG).await;
+    for size in [10, 100_000] {
+        let claim = claim(&format!("lost-{size}"), "{}");
+        let mut transaction = database.begin(&claim).await;
+        database.write(&mut transaction, "once").await;
+        proxy.cut_next_commit(Cut::AfterTheServer);
+        let ended = database
+            .commit(transaction, &claim, &"x".repeat(size))
+            .await;
+        assert!(proxy.has_cut());
+        let Ended::AsAsked(at) = ended else {
+            panic!("expected a commit, found {ended:?}");
+        };
+        let record = database.store.look_up(&claim).await.unwrap().unwrap();
+        assert!(
+            matches!(record.state, RecordState::Completed { at: recorded, .. } if recorded == at)
+        );
+    }
+    assert_eq!(database.effects().await, ["once", "once"]);
+}
+
+#[tokio::test]
+async fn a_commit_that_never_reached_the_server_is_not_committed() {
+    let (proxy, database) = through_a_proxy(LONG).await;
+    let claim = claim("key", "{}");
+    let mut transaction = database.begin(&claim).await;
+    database.write(&mut transaction, "never").await;
+    proxy.cut_next_commit(Cut::BeforeTheServer);
+    let ended = database.commit(transaction, &claim, "result").await;
+    assert!(proxy.has_cut());
+    let Ended::Aborted(error) = ended else {
+        panic!("expected an abort, found {ended:?}");
+    };
+    assert!(error.is_transient(), "{error:?}");
+    assert_eq!(error.outcome(), CommitOutcome::NotCommitted);
+    assert!(database.effects().await.is_empty());
+    // The key is free.
+    let ended = database.call(&claim, "again").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    assert_eq!(database.effects().await, ["again"]);
+}
+
+#[tokio::test]
+async fn while_the_lost_session_holds_the_lock_the_outcome_is_unknown() {
+    let (proxy, database) = through_a_proxy(Duration::from_millis(300)).await;
+    let claim = claim("key", "{}");
+    let mut transaction = database.begin(&claim).await;
+    database.write(&mut transaction, "perhaps").await;
+    proxy.cut_next_commit(Cut::OnTheClientsSideOnly);
+    let ended = database.commit(transaction, &claim, "result").await;
+    assert!(proxy.has_cut());
+    let Ended::Unknown(error) = ended else {
+        panic!("expected an unknown outcome, found {ended:?}");
+    };
+    assert_eq!(error.outcome(), CommitOutcome::Unknown);
+    // Until that session ends, a retry is told that the call is in progress.
+    let again = database.store.begin(&claim.call, Some(&claim)).await;
+    assert!(matches!(again, Ok(Claimed::InProgress)), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_record_of_another_call_found_after_a_lost_commit_has_won() {
+    let (proxy, database) = through_a_proxy(LONG).await;
+    let claim = claim("key", "{}");
+    let mut transaction = database.begin(&claim).await;
+    database.write(&mut transaction, "loser").await;
+    // As if another server had got past the lock.
+    database
+        .execute(&format!(
+            "INSERT INTO {{s}}.records (id, fingerprint, state, token, attempts, tool, response, \
+             created_at, completed_at, expires_at, purge_at) SELECT '\\x{}', '\\x{}', 1, -1, 1, \
+             'tool', 'winner', now(), now(), now() + interval '1 hour', now() + interval '1 hour'",
+            hex(claim.id.as_bytes()),
+            hex(&claim.fingerprint.to_stored()),
+        ))
+        .await;
+    proxy.cut_next_commit(Cut::BeforeTheServer);
+    let ended = database.commit(transaction, &claim, "loser").await;
+    let Ended::Lost(record) = ended else {
+        panic!("expected a loss, found {ended:?}");
+    };
+    assert_eq!(text_of(&record), "winner");
+    assert!(database.effects().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_a_recorded_error_is_found_out_too() {
+    for (cut, recorded) in [(Cut::AfterTheServer, true), (Cut::BeforeTheServer, false)] {
+        let (proxy, database) = through_a_proxy(LONG).await;
+        let claim = claim("key", "{}");
+        let mut transaction = database.begin(&claim).await;
+        database.write(&mut transaction, "undone").await;
+        proxy.cut_next_commit(cut);
+        let end = End::RollBackAndRecord(result("error"));
+        let ended = database.store.end(transaction, Some(&claim), end).await;
+        assert!(proxy.has_cut());
+        assert_eq!(matches!(ended, Ended::AsAsked(_)), recorded, "{ended:?}");
+        assert_eq!(matches!(ended, Ended::Aborted(_)), !recorded, "{ended:?}");
+        assert_eq!(database.records().await, i64::from(recorded));
+        assert!(database.effects().await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn without_a_record_a_lost_answer_to_a_commit_stays_unknown() {
+    let (proxy, database) = through_a_proxy(LONG).await;
+    let call = claim("unused", "{}").call;
+    let Ok(Claimed::New(mut transaction)) = database.store.begin(&call, None).await else {
+        panic!("an unprotected call always begins");
+    };
+    database.write(&mut transaction, "once").await;
+    proxy.cut_next_commit(Cut::AfterTheServer);
+    let end = End::CommitUnrecorded;
+    let ended = database.store.end(transaction, None, end).await;
+    assert!(matches!(ended, Ended::Unknown(_)), "{ended:?}");
+    assert_eq!(database.effects().await, ["once"]);
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,191 @@
+//! A relay between sqlx and the server, which counts turns, loses answers and forgets prepared
+//! statements as a pooler does.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+};
+
+/// What to do with the next message that asks for a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Both sides see the connection end; the server never sees the message.
+    BeforeTheServer,
+    /// The server does as asked; its answer is lost.
+    AfterTheServer,
+    /// The client sees the connection end; the server's side stays open, without the message.
+    OnTheClientsSideOnly,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    turns: AtomicUsize,
+    server_spoke: AtomicBool,
+    cut: Mutex<Option<Cut>>,
+    forgetful: AtomicBool,
+    /// Dropping one would end the connection.
+    held: Mutex<Vec<OwnedWriteHalf>>,
+}
+
+pub(super) struct Proxy {
+    port: u16,
+    state: Arc<State>,
+}
+
+impl Proxy {
+    pub(super) async fn start() -> Self {
+        let target = super::database::options();
+        let target = (target.get_host().to_owned(), target.get_port());
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = Arc::new(State::default());
+        tokio::spawn({
+            let state = Arc::clone(&state);
+            async move {
+                while let Ok((client, _)) = listener.accept().await {
+                    let server = TcpStream::connect(&target).await.unwrap();
+                    tokio::spawn(relay(client, server, Arc::clone(&state)));
+                }
+            }
+        });
+        Self { port, state }
+    }
+
+    pub(super) fn connect(&self, options: PgConnectOptions) -> PgConnectOptions {
+        options
+            .host("127.0.0.1")
+            .port(self.port)
+            .ssl_mode(PgSslMode::Disable)
+    }
+
+    /// How often the client has spoken after the server had.
+    pub(super) fn turns(&self) -> usize {
+        self.state.turns.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn cut_next_commit(&self, cut: Cut) {
+        *self.state.cut.lock().unwrap() = Some(cut);
+    }
+
+    pub(super) fn has_cut(&self) -> bool {
+        self.state.cut.lock().unwrap().is_none()
+    }
+
+    /// PREPARE is answered and has no effect, as if the next statement went to another session.
+    pub(super) fn forget_prepared_statements(&self) {
+        self.state.forgetful.store(true, Ordering::SeqCst);
+    }
+}
+
+async fn relay(client: TcpStream, server: TcpStream, state: Arc<State>) {
+    client.set_nodelay(true).unwrap();
+    server.set_nodelay(true).unwrap();
+    let (mut from_client, to_client) = client.into_split();
+    let (from_server, mut to_server) = server.into_split();
+    let deaf = Arc::new(AtomicBool::new(false));
+    let (done, answered) = tokio::sync::oneshot::channel();
+    let back = tokio::spawn(answers(
+        from_server,
+        to_client,
+        Arc::clone(&state),
+        Arc::clone(&deaf),
+        done,
+    ));
+    let mut pending = Vec::new();
+    let mut started = false;
+    let mut chunk = vec![0; 64 * 1024];
+    loop {
+        let Ok(size @ 1..) = from_client.read(&mut chunk).await else {
+            break;
+        };
+        if state.server_spoke.swap(false, Ordering::SeqCst) {
+            state.turns.fetch_add(1, Ordering::SeqCst);
+        }
+        pending.extend_from_slice(&chunk[..size]);
+        while let Some(message) = next_message(&mut pending, &mut started) {
+            let query = message.strip_prefix(b"Q").unwrap_or_default();
+            let commits = has(query, b"COMMIT AND CHAIN");
+            let cut = commits.then(|| state.cut.lock().unwrap().take()).flatten();
+            match cut {
+                Some(Cut::BeforeTheServer) => {
+                    back.abort();
+                    return;
+                }
+                Some(Cut::AfterTheServer) => {
+                    deaf.store(true, Ordering::SeqCst);
+                    to_server.write_all(&message).await.unwrap();
+                    let _ = answered.await;
+                    back.abort();
+                    return;
+                }
+                Some(Cut::OnTheClientsSideOnly) => {
+                    back.abort();
+                    state.held.lock().unwrap().push(to_server);
+                    return;
+                }
+                None => {}
+            }
+            let prepares = has(query, b"PREPARE ");
+            let written = if prepares && state.forgetful.load(Ordering::SeqCst) {
+                to_server.write_all(b"Q\0\0\0\x0dSELECT 1\0").await
+            } else {
+                to_server.write_all(&message).await
+            };
+            if written.is_err() {
+                return;
+            }
+        }
+    }
+    let _ = to_server.shutdown().await;
+}
+
+/// Relays what the server says, until the relay is to be deaf; then only waits for the whole answer.
+async fn answers(
+    mut from_server: OwnedReadHalf,
+    mut to_client: OwnedWriteHalf,
+    state: Arc<State>,
+    deaf: Arc<AtomicBool>,
+    done: tokio::sync::oneshot::Sender<()>,
+) {
+    let mut chunk = vec![0; 64 * 1024];
+    while let Ok(size @ 1..) = from_server.read(&mut chunk).await {
+        let said = &chunk[..size];
+        if deaf.load(Ordering::SeqCst) {
+            let is_ready = said.len() >= 6 && said[said.len() - 6..].starts_with(b"Z\0\0\0\x05");
+            if is_ready {
+                let _ = done.send(());
+                return std::future::pending().await;
+            }
+            continue;
+        }
+        state.server_spoke.store(true, Ordering::SeqCst);
+        if to_client.write_all(said).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Takes one whole message of the client's off `pending`. The first has no type byte.
+fn next_message(pending: &mut Vec<u8>, started: &mut bool) -> Option<Vec<u8>> {
+    let skip = usize::from(*started);
+    let length: [u8; 4] = pending.get(skip..skip + 4)?.try_into().unwrap();
+    let length = skip + usize::try_from(u32::from_be_bytes(length)).unwrap();
+    if pending.len() < length {
+        return None;
+    }
+    *started = true;
+    Some(pending.drain(..length).collect())
+}
+
+fn has(query: &[u8], words: &[u8]) -> bool {
+    query.windows(words.len()).any(|window| window == words)
+}

@@ -1,0 +1,138 @@
+//! What a call costs on the wire, counted.
+
+use mcp_idempotent_core::{
+    TransactionStore,
+    store::{Claimed, End, Ended, postgres::PostgresStoreBuilder},
+};
+
+use super::{
+    database::{Database, claim, result},
+    proxy::Proxy,
+};
+
+async fn counted(
+    store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
+) -> (Proxy, Database) {
+    let proxy = Proxy::start().await;
+    let database = Database::with(
+        |options| proxy.connect(options),
+        |pool| pool.max_connections(1).test_before_acquire(false),
+        store,
+    )
+    .await;
+    // Connected, prepared, and the effect's INSERT known to sqlx.
+    let warm = database.call(&claim("warm", "{}"), "warm").await;
+    assert!(matches!(warm, Ended::AsAsked(_)), "{warm:?}");
+    returned(&database).await;
+    (proxy, database)
+}
+
+/// Waits until the pool has its connection back, and with it everything that rides on the return.
+async fn returned(database: &Database) {
+    for _ in 0..2000 {
+        if database.pool.num_idle() == 1 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    panic!("the connection did not come back");
+}
+
+async fn bare(proxy: &Proxy, database: &Database) -> usize {
+    let before = proxy.turns();
+    let mut transaction = database.pool.begin().await.unwrap();
+    database.write(&mut transaction, "bare").await;
+    transaction.commit().await.unwrap();
+    returned(database).await;
+    proxy.turns() - before
+}
+
+#[tokio::test]
+async fn a_first_call_adds_no_round_trip_to_the_bare_transaction() {
+    let (proxy, database) = counted(|store| store).await;
+    let bare = bare(&proxy, &database).await;
+    let before = proxy.turns();
+    let ended = database.call(&claim("first", "{}"), "first").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    returned(&database).await;
+    assert_eq!(proxy.turns() - before, bare);
+}
+
+#[tokio::test]
+async fn a_large_result_adds_one_round_trip() {
+    let (proxy, database) = counted(|store| store).await;
+    let large = "x".repeat(100_000);
+    let bound = |key: &'static str| {
+        let (database, large) = (&database, &large);
+        async move {
+            let claim = claim(key, "{}");
+            let mut transaction = database.begin(&claim).await;
+            database.write(&mut transaction, key).await;
+            let ended = database.commit(transaction, &claim, large).await;
+            assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+            returned(database).await;
+        }
+    };
+    // The first one prepares the statement that is bound.
+    bound("prepares").await;
+    let bare = bare(&proxy, &database).await;
+    let before = proxy.turns();
+    bound("counted").await;
+    assert_eq!(proxy.turns() - before, bare + 1);
+}
+
+#[tokio::test]
+async fn an_unprotected_call_adds_no_round_trip() {
+    let (proxy, database) = counted(|store| store).await;
+    let bare = bare(&proxy, &database).await;
+    let before = proxy.turns();
+    let call = claim("unused", "{}").call;
+    let Ok(Claimed::New(mut transaction)) = database.store.begin(&call, None).await else {
+        panic!("an unprotected call always begins");
+    };
+    database.write(&mut transaction, "unprotected").await;
+    let ended = database
+        .store
+        .end(transaction, None, End::CommitUnrecorded)
+        .await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    returned(&database).await;
+    assert_eq!(proxy.turns() - before, bare);
+}
+
+#[tokio::test]
+async fn a_recorded_error_takes_as_many_round_trips_as_a_commit() {
+    let (proxy, database) = counted(|store| store).await;
+    let bare = bare(&proxy, &database).await;
+    let before = proxy.turns();
+    let claim = claim("fails", "{}");
+    let mut transaction = database.begin(&claim).await;
+    database.write(&mut transaction, "undone").await;
+    let ended = database
+        .store
+        .end(
+            transaction,
+            Some(&claim),
+            End::RollBackAndRecord(result("no")),
+        )
+        .await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    returned(&database).await;
+    assert_eq!(proxy.turns() - before, bare);
+}
+
+/// The last turn of each is the ping with which the pool takes the connection back.
+#[tokio::test]
+async fn a_replay_takes_two_round_trips_and_one_when_looking_up_first() {
+    for (lookup_first, expected) in [(false, 2), (true, 1)] {
+        let (proxy, database) = counted(|store| store.with_lookup_first(lookup_first)).await;
+        let claim = claim("replayed", "{}");
+        database.call(&claim, "once").await;
+        returned(&database).await;
+        let before = proxy.turns();
+        let found = database.store.begin(&claim.call, Some(&claim)).await;
+        assert!(matches!(found, Ok(Claimed::Found(_))), "{found:?}");
+        returned(&database).await;
+        assert_eq!(proxy.turns() - before, expected + 1);
+    }
+}
