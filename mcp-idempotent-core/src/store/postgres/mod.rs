@@ -50,6 +50,7 @@ mod record;
 mod recovery;
 mod schema;
 mod statement;
+mod stopped;
 mod sweep;
 mod transaction;
 
@@ -216,6 +217,9 @@ impl PostgresStore {
     }
 }
 
+/// How much of a tool's name is kept, in characters.
+const TOOL_LENGTH: usize = 255;
+
 /// `id` and whether an expired record counts, as two arguments.
 fn id_arguments(claim: &Claim) -> [String; 2] {
     [
@@ -231,7 +235,7 @@ fn label_arguments(claim: &Claim) -> [String; 2] {
         .as_deref()
         .map(|prefix| statement::plain(prefix, crate::key::VISIBLE_PREFIX));
     [
-        statement::text(&statement::plain(&claim.call.tool, 255)),
+        statement::text(&statement::plain(&claim.call.tool, TOOL_LENGTH)),
         statement::text_or_null(prefix.as_deref()),
     ]
 }

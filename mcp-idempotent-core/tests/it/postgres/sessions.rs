@@ -38,6 +38,38 @@ async fn a_serializable_default_is_noticed_and_unrelated_calls_do_not_conflict()
     }
 }
 
+/// Many unrelated calls at once, each of which only writes: all of them commit at the first try.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn under_serializable_our_statements_make_no_call_fail() {
+    let database = Database::with(
+        |options| options,
+        |pool| pool.max_connections(16),
+        |store| store.with_isolation(Isolation::Serializable),
+    )
+    .await;
+    let database = std::sync::Arc::new(database);
+    let callers = (0..16).map(|caller| {
+        let database = std::sync::Arc::clone(&database);
+        tokio::spawn(async move {
+            let mut refused = 0;
+            for call in 0..40 {
+                let claim = claim(&format!("key-{caller}-{call}"), "{}");
+                match database.call(&claim, "effect").await {
+                    Ended::AsAsked(_) => {}
+                    Ended::Aborted(_) => refused += 1,
+                    other => panic!("unexpected: {other:?}"),
+                }
+            }
+            refused
+        })
+    });
+    let mut refused = 0;
+    for caller in callers.collect::<Vec<_>>() {
+        refused += caller.await.unwrap();
+    }
+    assert_eq!(refused, 0, "of 640 calls");
+}
+
 #[tokio::test]
 async fn the_isolation_of_the_builder_holds_and_so_does_the_default() {
     for (isolation, expected) in [
