@@ -106,7 +106,7 @@ impl Payments {
         Parameters(charge): Parameters<Charge>,
     ) -> Result<Json<Receipt>, ErrorData> {
         charge.check()?;
-        let charge_id = insert(&mut *tx, &charge).await?;
+        let charge_id = insert(tx, &charge).await?;
         self.ledger.executed("charge_card", &charge).await?;
         Ok(Json(Receipt::new(charge_id, &charge)))
     }
