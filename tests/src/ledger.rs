@@ -1,0 +1,1 @@
+//! The server that runs in a process of its own.
