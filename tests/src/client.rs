@@ -91,9 +91,7 @@ impl Client {
         let lifecycle = ClientLifecycleMode::Discover {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
         };
-        let service = ()
-            .serve_with_lifecycle((reader, to_server), lifecycle)
-            .await?;
+        let service = ().serve_with_lifecycle((reader, to_server), lifecycle).await?;
         Ok(Self { service, lines })
     }
 

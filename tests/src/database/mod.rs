@@ -33,7 +33,7 @@ pub enum Stored {
 /// A database with our tables and an `effects` table, and what tests do with them. SQL that names
 /// no schema means this test's own.
 pub trait Database: Clone + Send + Sync + 'static {
-    type Connection: Send + 'static;
+    type Connection: sqlx::Connection<Database: sqlx::Database<Connection = Self::Connection>>;
     type Store: TransactionStore<Connection = Self::Connection> + Clone;
 
     const NAME: &'static str;

@@ -40,13 +40,10 @@ impl Postgres {
     /// In another database than that of `DATABASE_URL`.
     pub async fn create_in(url: &str) -> Self {
         let database = Self::connect(url, unique("e2e"));
-        sqlx::raw_sql(AssertSqlSafe(format!(
-            "CREATE SCHEMA {}",
-            database.schema
-        )))
-        .execute(&database.outside)
-        .await
-        .expect("the database answers");
+        sqlx::raw_sql(AssertSqlSafe(format!("CREATE SCHEMA {}", database.schema)))
+            .execute(&database.outside)
+            .await
+            .expect("the database answers");
         database
             .builder(database.outside.clone())
             .build()

@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod abandoned;
+mod misbehaviour;
+mod nesting;
 mod outcomes;
 mod recorded;
+mod results;
 mod server;
 mod wire;
 mod world;

@@ -382,9 +382,8 @@ async fn refusals_are_tool_results_where_the_server_says_so<D: Database>() {
         .refusals_as_results(true)
         .build()
         .unwrap();
-    let server = crate::server::Server::<D>::new(idempotency, |_, _| {
-        Box::pin(async move { text("done") })
-    });
+    let server =
+        crate::server::Server::<D>::new(idempotency, |_, _| Box::pin(async move { text("done") }));
     let client = mcp_idempotent_tests::client::Client::of(server).await;
     client.call(keyed("work", 1)).await.success();
     assert_wire("conflict_as_result", &client.call(keyed("work", 2)).await);
@@ -396,9 +395,8 @@ async fn a_replay_says_so_to_the_model_where_the_server_asks_for_it<D: Database>
         .announce_replays(true)
         .build()
         .unwrap();
-    let server = crate::server::Server::<D>::new(idempotency, |_, _| {
-        Box::pin(async move { text("done") })
-    });
+    let server =
+        crate::server::Server::<D>::new(idempotency, |_, _| Box::pin(async move { text("done") }));
     let client = mcp_idempotent_tests::client::Client::of(server).await;
     let first = client.call(keyed("work", 1)).await;
     assert_eq!(first.result()["content"].as_array().unwrap().len(), 1);
