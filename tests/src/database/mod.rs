@@ -42,7 +42,12 @@ pub trait Database: Clone + Send + Sync + 'static {
     fn create() -> impl Future<Output = Self> + Send;
 
     /// A store on a pool of its own, as another process would have it.
-    fn store(&self, connections: u32) -> Self::Store;
+    fn store(&self, connections: u32) -> Self::Store {
+        self.store_that_waits(connections, Duration::from_secs(10))
+    }
+
+    /// As [`store`](Self::store); a call waits for its turn at most this long.
+    fn store_that_waits(&self, connections: u32, bound: Duration) -> Self::Store;
 
     /// What a server process needs to open the same database.
     fn address(&self) -> String;

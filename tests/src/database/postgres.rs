@@ -111,9 +111,12 @@ impl Database for Postgres {
         Self::create_in(&std::env::var("DATABASE_URL").unwrap()).await
     }
 
-    fn store(&self, connections: u32) -> PostgresStore {
+    fn store_that_waits(&self, connections: u32, bound: Duration) -> PostgresStore {
         let pool = self.pool(self.options(), connections);
-        self.builder(pool).build().unwrap()
+        self.builder(pool)
+            .with_acquire_timeout(bound)
+            .build()
+            .unwrap()
     }
 
     fn address(&self) -> String {

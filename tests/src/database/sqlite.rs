@@ -64,8 +64,11 @@ impl Database for Sqlite {
         database
     }
 
-    fn store(&self, connections: u32) -> SqliteStore {
-        self.builder(connections).build().unwrap()
+    fn store_that_waits(&self, connections: u32, bound: Duration) -> SqliteStore {
+        self.builder(connections)
+            .with_wait_bound(bound)
+            .build()
+            .unwrap()
     }
 
     fn address(&self) -> String {

@@ -6,6 +6,7 @@ mod abandoned;
 mod misbehaviour;
 mod nesting;
 mod outcomes;
+mod processes;
 mod recorded;
 mod results;
 mod server;

@@ -1,1 +1,0 @@
-//! The server that runs in a process of its own.
