@@ -1,5 +1,6 @@
 //! A database of a test's own, of either kind.
 
+mod cluster;
 mod postgres;
 mod sqlite;
 
@@ -13,6 +14,7 @@ use futures_util::future::BoxFuture;
 use mcp_idempotent_tower::TransactionStore;
 
 pub use self::{
+    cluster::Cluster,
     postgres::{Postgres, options as postgres_options},
     sqlite::Sqlite,
 };

@@ -53,6 +53,14 @@ impl Ledger {
         self.count(&format!("run {name}"))
     }
 
+    /// How often any handler was started.
+    pub fn started(&self) -> usize {
+        self.lines()
+            .iter()
+            .filter(|line| line.starts_with("run "))
+            .count()
+    }
+
     /// How many handlers stopped where they were told to.
     pub fn paused(&self, name: &str) -> usize {
         self.count(&format!("paused {name}"))

@@ -1,4 +1,4 @@
-use std::{process::Stdio, time::Duration};
+use std::{process::Stdio, sync::Arc, time::Duration};
 
 use serde_json::json;
 use tokio::process::{Child, Command};
@@ -33,7 +33,7 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    pub client: Client,
+    pub client: Arc<Client>,
 }
 
 impl Process {
@@ -61,7 +61,10 @@ impl Process {
         let stdout = child.stdout.take().unwrap();
         let stdin = child.stdin.take().unwrap();
         let client = Client::connect(stdout, stdin).await.unwrap();
-        Self { child, client }
+        Self {
+            child,
+            client: Arc::new(client),
+        }
     }
 
     /// SIGKILL: the process has no chance to clean up.

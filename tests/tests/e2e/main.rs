@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod abandoned;
+mod crashes;
 mod misbehaviour;
 mod nesting;
 mod outcomes;
