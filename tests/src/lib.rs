@@ -9,3 +9,4 @@
 pub mod client;
 pub mod database;
 pub mod ledger;
+pub mod relay;

@@ -144,30 +144,36 @@ async fn thirty_kills_at_any_moment_leave_one_effect_for_each_call<D: Database>(
     let mut lost_answers = 0;
     for kill in 0..=KILLS {
         let process = site.start().await;
+        // So that the kill finds calls at work, and not connections being made.
+        let warm = format!("warm-{kill}");
+        let warm = until_answered(&process, &warm, false).await;
+        results.push((format!("warm-{kill}"), warm.unmarked()));
+        calls += 1;
         if kill < KILLS {
             open.extend((0..4).map(|n| format!("call-{kill}-{n}")));
             calls += 4;
         }
         // Each is sent twice at once, as by a client that has lost patience.
-        let answers = join_all(open.iter().flat_map(|name| [name, name]).map(|name| {
+        let sent = open.clone();
+        let answers = join_all(sent.iter().flat_map(|name| [name, name]).map(|name| {
             let client = Arc::clone(&process.client);
             async move { (name.clone(), client.try_call(charge(name, false)).await) }
         }));
-        let killed_after = Duration::from_micros(random.below(12_000));
-        let collected = if kill == KILLS {
-            within_patience(answers).await
-        } else {
-            tokio::pin!(answers);
-            match tokio::time::timeout(killed_after, &mut answers).await {
-                Ok(answers) => {
-                    process.kill().await;
-                    answers
-                }
-                Err(_) => {
-                    // In flight still: what was answered by then is answered, the rest is lost.
-                    let (answers, ()) = tokio::join!(answers, process.kill());
-                    answers
-                }
+        let started = site.ledger.started();
+        let moment = Duration::from_micros(random.below(8_000));
+        let at_work = async {
+            while site.ledger.started() == started {
+                tokio::task::yield_now().await;
+            }
+            tokio::time::sleep(moment).await;
+        };
+        tokio::pin!(answers);
+        let collected = tokio::select! {
+            answers = &mut answers => answers,
+            () = at_work, if kill < KILLS => {
+                // What was answered by then is answered, the rest is lost.
+                let (answers, ()) = tokio::join!(answers, process.kill());
+                answers
             }
         };
         for (name, answer) in collected {

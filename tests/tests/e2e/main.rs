@@ -4,6 +4,7 @@
 
 mod abandoned;
 mod crashes;
+mod lost_commits;
 mod misbehaviour;
 mod nesting;
 mod outcomes;
