@@ -40,6 +40,12 @@ pub trait Database: Clone + Send + Sync + 'static {
 
     const NAME: &'static str;
 
+    /// The database's clock, in microseconds.
+    const CLOCK: &'static str;
+
+    /// When the only record expires, in microseconds.
+    const EXPIRY: &'static str;
+
     /// Made anew, and empty.
     fn create() -> impl Future<Output = Self> + Send;
 

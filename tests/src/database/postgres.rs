@@ -84,6 +84,23 @@ impl Postgres {
         PgConnectOptions::clone(&self.outside.connect_options())
     }
 
+    /// A pool whose connections run `set_up` first.
+    pub fn pool_set_up_by(&self, connections: u32, set_up: impl Into<String>) -> PgPool {
+        let set_up = set_up.into();
+        PgPoolOptions::new()
+            .max_connections(connections)
+            .after_connect(move |connection, _| {
+                let set_up = set_up.clone();
+                Box::pin(async move {
+                    sqlx::raw_sql(AssertSqlSafe(set_up))
+                        .execute(connection)
+                        .await
+                        .map(drop)
+                })
+            })
+            .connect_lazy_with(self.options())
+    }
+
     /// A pool that [`close`](Database::close) closes.
     pub fn pool(&self, options: PgConnectOptions, connections: u32) -> PgPool {
         let pool = PgPoolOptions::new()
@@ -105,6 +122,9 @@ impl Database for Postgres {
     type Store = PostgresStore;
 
     const NAME: &'static str = "postgres";
+    const CLOCK: &'static str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    const EXPIRY: &'static str =
+        "SELECT (extract(epoch FROM expires_at) * 1000000)::bigint FROM records";
 
     async fn create() -> Self {
         drop(options());

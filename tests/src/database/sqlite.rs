@@ -51,6 +51,10 @@ impl Database for Sqlite {
     type Store = SqliteStore;
 
     const NAME: &'static str = "sqlite";
+    // To the millisecond, as the store's own.
+    const CLOCK: &'static str =
+        "SELECT CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000";
+    const EXPIRY: &'static str = "SELECT expires_at FROM mcp_idempotent_record";
 
     async fn create() -> Self {
         let directory = TempDir::new().unwrap();

@@ -4,6 +4,7 @@
 
 mod abandoned;
 mod crashes;
+mod environment;
 mod lost_commits;
 mod misbehaviour;
 mod nesting;
@@ -11,6 +12,7 @@ mod outcomes;
 mod processes;
 mod recorded;
 mod results;
+mod retention;
 mod server;
 mod wire;
 mod world;
