@@ -126,6 +126,12 @@ impl Client {
         self.call(call("work", arguments).with_key(key)).await
     }
 
+    /// The entries of `tools/list`.
+    pub async fn tools(&self) -> Vec<Value> {
+        let tools = self.service.list_all_tools().await.unwrap();
+        tools.into_iter().map(|tool| json!(tool)).collect()
+    }
+
     /// Leaves the server without waiting for anything.
     pub async fn leave(self) {
         drop(self.service.cancel().await);

@@ -30,6 +30,10 @@ impl Sqlite {
         }
     }
 
+    pub const fn outside(&self) -> &SqlitePool {
+        &self.outside
+    }
+
     /// Settings of a store on this file.
     pub fn builder(&self, connections: u32) -> SqliteStoreBuilder {
         let pool = SqlitePoolOptions::new()

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use mcp_idempotent_tests::{
     client::{CallExt as _, Client, call},
-    database::{Database, Postgres, Stored, unique},
+    database::{Database, Postgres, Stored, effect, unique},
 };
 use mcp_idempotent_tower::store::postgres::{Isolation, PostgresStore};
 use rmcp::model::CallToolRequestParams;
@@ -350,4 +351,55 @@ async fn a_hook_that_fails_refuses_the_call_before_its_handler() {
     }
     assert_eq!(server.runs(), 0);
     assert!(database.records().await.is_empty());
+}
+
+/// Under any isolation duplicates have one effect, also where an expired record is in the way, and
+/// who is told to retry gets the result then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn duplicates_that_race_at_each_isolation_have_one_effect() {
+    for isolation in [Isolation::RepeatableRead, Isolation::Serializable] {
+        let database = Postgres::create().await;
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let store = database
+                .builder(database.pool(database.options(), 4))
+                .with_isolation(isolation)
+                .build()
+                .unwrap();
+            let server =
+                Server::<Postgres>::new(engine(store).build().unwrap(), |connection, call| {
+                    Box::pin(async move {
+                        let name = format!("effect {}", call.n);
+                        match effect::<Postgres>(connection, &name).await {
+                            Ok(()) => text("done"),
+                            Err(_) => protocol_error("no"),
+                        }
+                    })
+                });
+            clients.push(Client::of(server).await);
+        }
+        for round in 1..=4 {
+            let racing = (0..48).map(|n| {
+                let client = &clients[n % 3];
+                let params =
+                    call("work", json!({ "n": n / 12 })).with_key(format!("key-{}", n / 12));
+                async move {
+                    for _ in 0..20 {
+                        let answer = client.call(params.clone()).await;
+                        if answer.json.get("error").is_none() {
+                            return answer;
+                        }
+                        assert_eq!(answer.outcome(), "not_committed");
+                    }
+                    panic!("twenty times not committed");
+                }
+            });
+            for answer in join_all(racing).await {
+                answer.success();
+            }
+            assert_eq!(database.effects().await.len(), 4 * round, "{isolation:?}");
+            assert_eq!(database.records().await, [Stored::Completed; 4]);
+            database.age(DAY + Duration::from_secs(1)).await;
+        }
+    }
 }

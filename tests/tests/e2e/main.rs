@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod abandoned;
+mod attribute;
 mod crashes;
 mod environment;
 mod lost_commits;
