@@ -26,6 +26,10 @@ mod result;
 pub mod scope;
 pub mod wire;
 
+#[cfg(feature = "postgres")]
+pub use mcp_idempotent_core::store::postgres::PostgresStore;
+#[cfg(feature = "sqlite")]
+pub use mcp_idempotent_core::store::sqlite::SqliteStore;
 #[cfg(feature = "testing")]
 pub use mcp_idempotent_core::testing;
 pub use mcp_idempotent_core::{
@@ -40,3 +44,8 @@ pub use crate::{
     not_executed::NotExecuted,
     scope::Denied,
 };
+
+/// The README's code, compiled.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../README.md")]
+mod readme {}

@@ -153,6 +153,21 @@ pub(super) fn too_many_waiting() -> Refusal {
     .with_retry_after(RETRY_AFTER)
 }
 
+pub(super) fn lease_too_short(lease: Duration, limit: Duration) -> Refusal {
+    tracing::error!(
+        ?lease,
+        ?limit,
+        "the lease must be more than three times the store's limit on transactions; lengthen the lease or shorten the limit"
+    );
+    Refusal::new(
+        ErrorKind::Misconfigured,
+        CommitOutcome::NotCommitted,
+        Action::AskOperator,
+        "The server's lease is too short for its store, so the call was not executed. The server's \
+         log names the remedy.",
+    )
+}
+
 /// The store failed before the handler ran.
 pub(super) fn store_unavailable(error: StoreError) -> Refusal {
     let refusal = match error.kind() {

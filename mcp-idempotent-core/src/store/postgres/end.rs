@@ -177,12 +177,10 @@ impl PostgresStore {
                 transaction.connection.release_chained();
                 Ended::AsAsked(at)
             }
-            Err(stopped) if is_aborted(&stopped) => {
-                match self.leave(transaction, claim).await {
-                    Ok(at) => Ended::AsAsked(at),
-                    Err(ended) => ended,
-                }
-            }
+            Err(stopped) if is_aborted(&stopped) => match self.leave(transaction, claim).await {
+                Ok(at) => Ended::AsAsked(at),
+                Err(ended) => ended,
+            },
             // A session that is gone has rolled back.
             Err(stopped) if error::is_connection_lost(&stopped.error) => {
                 Ended::Aborted(self.error("the session ended", stopped.error))
@@ -253,12 +251,10 @@ impl PostgresStore {
                 }
                 Ended::Aborted(self.error("the error could not be recorded", error))
             }
-            Obstacle::NotPrepared | Obstacle::IsSerializable => {
-                Ended::Aborted(StoreError::new(
-                    StoreErrorKind::Other,
-                    "the error could not be recorded: the session's prepared statements are gone",
-                ))
-            }
+            Obstacle::NotPrepared | Obstacle::IsSerializable => Ended::Aborted(StoreError::new(
+                StoreErrorKind::Other,
+                "the error could not be recorded: the session's prepared statements are gone",
+            )),
         }
     }
 
@@ -307,8 +303,9 @@ impl PostgresStore {
         }
     }
 
-    /// Leaves an aborted transaction. Says whether it was ours to the end: a setting of the session
-    /// that `open` made inside the transaction outlives it only if it was committed.
+    /// Leaves an aborted transaction, of which nothing can be asked any more, and finds out whether
+    /// the handler had committed ours before: a setting of the session that `open` made inside it
+    /// has outlived it only then.
     async fn leave(
         &self,
         mut transaction: PgTransaction,

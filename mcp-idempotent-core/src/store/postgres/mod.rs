@@ -29,7 +29,9 @@
 //! # What a handler must not do with the connection
 //!
 //! A nested `begin` is a savepoint and harmless. `COMMIT`, `ROLLBACK` or `BEGIN` as raw SQL is
-//! noticed at the end and leaves the key in doubt. `DEALLOCATE ALL` takes our prepared statements
+//! noticed at the end and leaves the key in doubt (all but one case: a handler that rolls back,
+//! commits a transaction of its own, and leaves a third one aborted, is taken for one whose
+//! transaction a database error aborted). `DEALLOCATE ALL` takes our prepared statements
 //! away; the call is then rolled back. `RESET ALL` removes the value by which the transaction is
 //! known again, and counts as ending it.
 //!
@@ -173,9 +175,7 @@ impl PostgresStore {
 
     /// A call of one of our statements, as this store calls them now.
     fn call(&self, name: statement::Name, arguments: &[String]) -> String {
-        self.inner
-            .statements
-            .call(self.prepared(), name, arguments)
+        self.inner.statements.call(self.prepared(), name, arguments)
     }
 
     /// Tries the locks of `claim`, and with `look_up` refuses a serializable transaction.

@@ -103,10 +103,7 @@ async fn relay(client: TcpStream, server: TcpStream, state: Arc<State>) {
     let mut pending = Vec::new();
     let mut started = false;
     let mut chunk = vec![0; 64 * 1024];
-    loop {
-        let Ok(size @ 1..) = from_client.read(&mut chunk).await else {
-            break;
-        };
+    while let Ok(size @ 1..) = from_client.read(&mut chunk).await {
         if state.server_spoke.swap(false, Ordering::SeqCst) {
             state.turns.fetch_add(1, Ordering::SeqCst);
         }

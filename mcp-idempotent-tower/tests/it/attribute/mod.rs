@@ -2,3 +2,4 @@
 
 mod generic;
 mod keys;
+mod ui;
