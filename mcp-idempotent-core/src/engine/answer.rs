@@ -178,8 +178,15 @@ pub(super) fn store_unavailable(error: StoreError) -> Refusal {
             "The store of idempotency records is not set up, so the call was not executed. The \
              server's log names the remedy.",
         ),
+        StoreErrorKind::Busy => Refusal::new(
+            ErrorKind::StoreUnavailable,
+            CommitOutcome::NotCommitted,
+            Action::RetrySameKey,
+            "The database was busy with other calls for too long, so the call was not executed. \
+             Send it again with the same key.",
+        )
+        .with_retry_after(RETRY_AFTER),
         StoreErrorKind::Unavailable
-        | StoreErrorKind::Busy
         | StoreErrorKind::Conflict
         | StoreErrorKind::Aborted
         | StoreErrorKind::Other => Refusal::new(
