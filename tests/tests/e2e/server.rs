@@ -143,6 +143,19 @@ impl<D: Database> Server<D> {
         self.run(connection, arguments, state, context).await
     }
 
+    /// Calls without a key run each time.
+    #[idempotent(key = explicit)]
+    #[tool]
+    async fn work_without_key(
+        &self,
+        connection: &mut D::Connection,
+        Parameters(arguments): Parameters<Arguments>,
+        state: RequestState,
+        context: RequestContext<RoleServer>,
+    ) -> ToolResult {
+        self.run(connection, arguments, state, context).await
+    }
+
     /// Takes a key among its arguments.
     #[idempotent(key_argument = "key")]
     #[tool]
