@@ -17,6 +17,7 @@
 //! | --- | --- |
 //! | `postgres` | [`PostgresStore`](store::postgres::PostgresStore): both modes, shared by many processes |
 //! | `sqlite` | [`SqliteStore`](store::sqlite::SqliteStore): both modes, an embedded file |
+//! | `metrics` | counters, gauges and durations through the `metrics` facade ([`telemetry`]) |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 //!
 //! [`MemoryStore`] (lease mode only) is always there.
@@ -31,6 +32,7 @@ pub mod policy;
 pub mod record;
 pub mod scope;
 pub mod store;
+pub mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
 

@@ -19,6 +19,11 @@ impl Application {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn to_shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
 }
 
 impl<T: Into<Arc<str>>> From<T> for Application {

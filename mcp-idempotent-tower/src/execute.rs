@@ -157,6 +157,15 @@ fn identify<'a, S: Store>(
     policy: &'a Arc<Policy>,
     call: &Call,
 ) -> Result<Request<'a>, Refusal> {
+    identity_of(idempotency, policy, call)
+        .inspect_err(|refusal| idempotency.engine.observe_refusal(&*call.name, refusal))
+}
+
+fn identity_of<'a, S: Store>(
+    idempotency: &Idempotency<S>,
+    policy: &'a Arc<Policy>,
+    call: &Call,
+) -> Result<Request<'a>, Refusal> {
     let tool: Arc<str> = Arc::from(&*call.name);
     let key = call.key(policy.key_argument.as_deref())?;
     let kind = match (&key, policy.key) {

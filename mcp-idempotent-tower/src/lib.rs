@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | `postgres` | [`PostgresStore`]: both modes, shared by many processes |
 //! | `sqlite` | [`SqliteStore`]: both modes, an embedded file |
+//! | `metrics` | counters, gauges and durations through the `metrics` facade ([`core::telemetry`]) |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 
 #[doc(hidden)]

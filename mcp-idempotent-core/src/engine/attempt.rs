@@ -5,6 +5,7 @@ use std::{cell::RefCell, future::Future, panic::AssertUnwindSafe, sync::Arc};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::runtime::Handle;
+use tracing::Instrument as _;
 
 use super::{
     Answer, Request,
@@ -19,6 +20,7 @@ use crate::{
     policy::Policy,
     record::{Record, RecordState, Timestamp},
     store::{Claim, Completion, End, Ended, Lease, LeaseEnd, Store, TransactionStore},
+    telemetry::{ObservedCall, Outcome},
 };
 
 tokio::task_local! {
@@ -32,8 +34,11 @@ pub(super) fn is_held_by_this_task(id: RecordId) -> bool {
         .unwrap_or(false)
 }
 
-async fn holding<F: Future>(id: Option<RecordId>, future: F) -> F::Output {
-    let Some(id) = id else {
+/// Runs a handler, seen from outside and known to its task.
+async fn holding<F: Future>(context: &Context, future: F) -> F::Output {
+    let _timed = context.observed.handler();
+    let future = future.instrument(context.observed.span());
+    let Some(id) = context.id() else {
         return future.await;
     };
     let mut held = HELD
@@ -69,6 +74,7 @@ pub(super) struct Context {
     protected: Option<Protected>,
     policy: Arc<Policy>,
     call: crate::store::CallInfo,
+    observed: ObservedCall,
 }
 
 struct Protected {
@@ -83,6 +89,7 @@ impl Context {
             protected: None,
             policy: Arc::clone(request.policy),
             call: request.call.clone(),
+            observed: ObservedCall::unobserved(),
         }
     }
 
@@ -100,7 +107,18 @@ impl Context {
             }),
             policy: Arc::clone(request.policy),
             call: request.call.clone(),
+            observed: ObservedCall::unobserved(),
         }
+    }
+
+    pub(super) fn observed_by(self, observed: ObservedCall) -> Self {
+        Self { observed, ..self }
+    }
+
+    /// The handler has ended.
+    fn handled(&mut self, kind: ResultKind) -> ObservedCall {
+        self.observed.handled(kind, self.protected.is_some());
+        std::mem::replace(&mut self.observed, ObservedCall::unobserved())
     }
 
     fn id(&self) -> Option<RecordId> {
@@ -195,11 +213,11 @@ impl<S: TransactionStore> TransactionAttempt<S> {
         &mut self,
         handler: impl for<'c> FnOnce(&'c mut S::Connection) -> BoxFuture<'c, T>,
     ) -> Result<T, Interrupted> {
-        let id = self.context.id();
+        let context = &self.context;
         let transaction = &mut *self.transaction;
         // Calling the handler may panic too, before there is a future.
         let handler = AssertUnwindSafe(async move { handler(transaction).await }).catch_unwind();
-        let handler = holding(id, handler);
+        let handler = holding(context, handler);
         let ended = match self.store.transaction_limit() {
             Some(limit) => tokio::time::timeout(limit, handler)
                 .await
@@ -211,7 +229,18 @@ impl<S: TransactionStore> TransactionAttempt<S> {
 
     /// Ends the transaction as the handler's result and the policy say, and answers the caller.
     /// [`Answer::Executed`] means that the handler's own result is the answer.
-    pub async fn finish<R: HandlerResult + ?Sized>(self, result: &R) -> Answer {
+    pub async fn finish<R: HandlerResult + ?Sized>(mut self, result: &R) -> Answer {
+        let mut observed = self.context.handled(result.kind());
+        let span = observed.span();
+        let answer = self.end(result, &mut observed).instrument(span).await;
+        observed.answered(&answer);
+        answer
+    }
+
+    async fn end<R>(self, result: &R, observed: &mut ObservedCall) -> Answer
+    where
+        R: HandlerResult + ?Sized,
+    {
         let Self {
             store,
             transaction,
@@ -278,7 +307,10 @@ impl<S: TransactionStore> TransactionAttempt<S> {
                 protected.leader.step_down();
                 Answer::Refused(answer::in_progress())
             }
-            (Ended::EndedByHandler, _) => protected.refuse(answer::ended_by_handler()),
+            (Ended::EndedByHandler, _) => {
+                observed.note(Outcome::LeftInDoubt);
+                protected.refuse(answer::ended_by_handler())
+            }
             (Ended::Unknown(error), _) => protected.refuse(answer::commit_unknown(error)),
         }
     }
@@ -362,14 +394,25 @@ impl<S: Store> LeaseAttempt<S> {
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
         self.held.started = true;
-        holding(self.context.id(), AssertUnwindSafe(handler).catch_unwind())
+        holding(&self.context, AssertUnwindSafe(handler).catch_unwind())
             .await
             .map_err(|_| Interrupted::Panicked)
     }
 
     /// Ends the attempt as the handler's result and the policy say, and answers the caller.
     /// [`Answer::Executed`] means that the handler's own result is the answer.
-    pub async fn finish<R: HandlerResult + ?Sized>(self, result: &R) -> Answer {
+    pub async fn finish<R: HandlerResult + ?Sized>(mut self, result: &R) -> Answer {
+        let mut observed = self.context.handled(result.kind());
+        let span = observed.span();
+        let answer = self.end(result, &mut observed).instrument(span).await;
+        observed.answered(&answer);
+        answer
+    }
+
+    async fn end<R>(self, result: &R, observed: &mut ObservedCall) -> Answer
+    where
+        R: HandlerResult + ?Sized,
+    {
         let Self {
             mut held,
             context: Context {
@@ -386,6 +429,7 @@ impl<S: Store> LeaseAttempt<S> {
                     Ok(response) => response,
                     Err(error) => {
                         // The handler has acted: dropping the lease leaves it in doubt.
+                        observed.note(Outcome::LeftInDoubt);
                         drop(answer::encode_failed(error));
                         return protected.refuse(Refusal::new(
                             ErrorKind::OutcomeUnknown,
@@ -404,7 +448,10 @@ impl<S: Store> LeaseAttempt<S> {
                         protected.share(response, at);
                         Answer::Executed
                     }
-                    Ok(LeaseEnd::Fenced) => protected.refuse(answer::fenced()),
+                    Ok(LeaseEnd::Fenced) => {
+                        observed.note(Outcome::Fenced);
+                        protected.refuse(answer::fenced())
+                    }
                     Err(error) => {
                         // The effect has happened and its result is known: the one caller who is
                         // here gets it. A retry finds the record in doubt.
@@ -412,6 +459,7 @@ impl<S: Store> LeaseAttempt<S> {
                             error = &error as &dyn std::error::Error,
                             "a result could not be recorded; its call is in doubt once the lease ends"
                         );
+                        observed.note(Outcome::LeftInDoubt);
                         protected.leader.fail();
                         Answer::Executed
                     }
@@ -430,6 +478,7 @@ impl<S: Store> LeaseAttempt<S> {
                 Answer::Executed
             }
             LeasePlan::InDoubt => {
+                observed.note(Outcome::LeftInDoubt);
                 let ended = held.store.abandon(&lease).await;
                 held.lease = None;
                 if let Err(error) = ended {

@@ -3,6 +3,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tracing::Instrument as _;
 
 use super::{
     Answer, Begun, Engine, LeaseAttempt, Request, TransactionAttempt,
@@ -16,6 +17,7 @@ use crate::{
     fingerprint::Identity,
     policy::{Policy, Wait},
     store::{Claim, Claimed, Store, StoreError, StoreErrorKind, TransactionStore},
+    telemetry::{Mode, ObservedCall, Outcome},
 };
 
 /// The first pause between two claims of a key that another process holds. It doubles up to
@@ -31,14 +33,18 @@ impl<S: Store> Engine<S> {
     ///
     /// Dropping the future leaves nothing behind: a claim that was on its way is released.
     pub async fn begin(&self, request: Request<'_>) -> Begun<LeaseAttempt<S>> {
+        let observed = request.observe(&self.inner.application, Mode::Lease);
+        let request = Request {
+            observed: Some(&observed),
+            ..request
+        };
         // A lease must outlive any transaction that keeps it from being renewed.
         if let Some(limit) = self.inner.store.transaction_limit()
             && request.policy.lease <= limit * 3
         {
-            return Begun::Answer(Answer::Refused(answer::lease_too_short(
-                request.policy.lease,
-                limit,
-            )));
+            let refusal = answer::lease_too_short(request.policy.lease, limit);
+            observed.refused(&refusal);
+            return Begun::Answer(Answer::Refused(refusal));
         }
         let fail_open = request.policy.run_unprotected_when_store_is_unavailable;
         let claimed = self
@@ -59,16 +65,26 @@ impl<S: Store> Engine<S> {
                     })
                 })
             })
+            .instrument(observed.span())
             .await;
         match claimed {
-            Led::Answer(answer) => Begun::Answer(answer),
-            Led::Unprotected => Begun::Unprotected,
+            Led::Answer(answer) => {
+                observed.answered(&answer);
+                Begun::Answer(answer)
+            }
+            Led::Unprotected => {
+                observed.end(Outcome::FailedOpen);
+                Begun::Unprotected
+            }
             // Without an identity there is nothing to claim, and nothing to run under.
-            Led::Claimed { held: None, .. } => Begun::Unprotected,
+            Led::Claimed { held: None, .. } => {
+                observed.end(Outcome::Bypassed);
+                Begun::Unprotected
+            }
             Led::Claimed {
                 held: Some(held),
                 context,
-            } => Begun::Attempt(LeaseAttempt::new(held, context)),
+            } => Begun::Attempt(LeaseAttempt::new(held, context.observed_by(observed))),
         }
     }
 }
@@ -78,19 +94,31 @@ impl<S: TransactionStore> Engine<S> {
     ///
     /// Dropping the future leaves nothing behind.
     pub async fn begin_transaction(&self, request: Request<'_>) -> Begun<TransactionAttempt<S>> {
+        let observed = request.observe(&self.inner.application, Mode::Transaction);
+        let request = Request {
+            observed: Some(&observed),
+            ..request
+        };
         let claimed = self
             .lead_or_answer(&request, false, |claim| {
                 let call = request.call.clone();
                 async move { self.inner.store.begin(&call, claim.as_ref()).await }
             })
+            .instrument(observed.span())
             .await;
         match claimed {
-            Led::Answer(answer) => Begun::Answer(answer),
-            Led::Unprotected => Begun::Unprotected,
+            Led::Answer(answer) => {
+                observed.answered(&answer);
+                Begun::Answer(answer)
+            }
+            Led::Unprotected => {
+                observed.end(Outcome::FailedOpen);
+                Begun::Unprotected
+            }
             Led::Claimed { held, context } => Begun::Attempt(TransactionAttempt::new(
                 Arc::clone(&self.inner.store),
                 held,
-                context,
+                context.observed_by(observed),
             )),
         }
     }
@@ -177,8 +205,9 @@ impl<S: Store> Engine<S> {
                 Entry::InProgress => return answer::in_progress().into(),
                 Entry::Full => return answer::too_many_waiting().into(),
                 Entry::Wait(mut waiting) => {
+                    let waited = request.observed.and_then(ObservedCall::waiting);
                     let woken = timeout_at(patience.deadline, &mut waiting.wake).await;
-                    drop(waiting);
+                    drop((waiting, waited));
                     let Ok(Ok(woken)) = woken else {
                         return answer::in_progress().into();
                     };
@@ -233,6 +262,7 @@ impl<S: Store> Engine<S> {
         claim.on_expired = request.policy.on_expired;
         claim.lease = request.policy.lease;
         let mut pause = FIRST_PAUSE;
+        let mut waited = None;
         let mut repeats = 0;
         loop {
             match claim_with(Some(claim.clone())).await {
@@ -266,6 +296,10 @@ impl<S: Store> Engine<S> {
                 }
                 Err(error) => {
                     if fail_open && error.is_transient() {
+                        tracing::warn!(
+                            error = &error as &dyn std::error::Error,
+                            "idempotency store failed; the handler runs without any protection"
+                        );
                         leader.step_down();
                         return Led::Unprotected;
                     }
@@ -277,6 +311,9 @@ impl<S: Store> Engine<S> {
             if !patience.patient || now >= patience.deadline {
                 leader.step_down();
                 return answer::in_progress().into();
+            }
+            if waited.is_none() {
+                waited = request.observed.and_then(ObservedCall::waiting);
             }
             sleep_until(patience.deadline.min(now + pause)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);

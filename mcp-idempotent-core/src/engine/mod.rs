@@ -17,6 +17,7 @@ use crate::{
     policy::Policy,
     scope::{Application, Scope},
     store::{CallInfo, Store},
+    telemetry::{Mode, ObservedCall},
 };
 
 pub use self::{
@@ -70,6 +71,13 @@ impl<S: Store> Engine<S> {
     #[must_use]
     pub fn application(&self) -> &Application {
         &self.inner.application
+    }
+
+    /// Counts and traces a call that was refused before it could be identified: for want of a
+    /// valid key, or of a scope. Every other call is observed by the engine itself.
+    pub fn observe_refusal(&self, tool: impl Into<Arc<str>>, refusal: &Refusal) {
+        ObservedCall::start(&self.inner.application, &tool.into(), true, None, None)
+            .refused(refusal);
     }
 
     /// How many calls wait for a running one, over all keys.
@@ -186,6 +194,8 @@ pub struct Request<'a> {
     policy: &'a Arc<Policy>,
     round: Round,
     authorize: Option<&'a dyn Authorize>,
+    tool_is_listed: bool,
+    observed: Option<&'a ObservedCall>,
 }
 
 impl<'a> Request<'a> {
@@ -198,6 +208,8 @@ impl<'a> Request<'a> {
             policy,
             round: None,
             authorize: None,
+            tool_is_listed: true,
+            observed: None,
         }
     }
 
@@ -210,6 +222,8 @@ impl<'a> Request<'a> {
             policy,
             round: None,
             authorize: None,
+            tool_is_listed: true,
+            observed: None,
         }
     }
 
@@ -225,6 +239,25 @@ impl<'a> Request<'a> {
     pub const fn with_authorize(mut self, authorize: &'a dyn Authorize) -> Self {
         self.authorize = Some(authorize);
         self
+    }
+
+    /// Says that the server does not list this tool. Metrics then do not show its name, so that
+    /// a client cannot make new time series by calling names that it made up.
+    #[must_use]
+    pub const fn with_unlisted_tool(mut self) -> Self {
+        self.tool_is_listed = false;
+        self
+    }
+
+    fn observe(&self, application: &Application, mode: Mode) -> ObservedCall {
+        let identity = self.identity.as_ref();
+        ObservedCall::start(
+            application,
+            &self.call.tool,
+            self.tool_is_listed,
+            identity,
+            Some(mode),
+        )
     }
 }
 

@@ -2,6 +2,9 @@
 
 mod joining;
 mod lease;
+mod logs;
+#[cfg(feature = "metrics")]
+mod outcomes;
 mod refusals;
 #[cfg(feature = "sqlite")]
 mod transaction;

@@ -13,8 +13,8 @@ use mcp_idempotent_core::{
 use super::{Outcome, Reply, Server, own, replayed, succeed, until};
 
 #[derive(Default)]
-struct Guard {
-    shut: AtomicBool,
+pub(super) struct Guard {
+    pub(super) shut: AtomicBool,
     asked: AtomicUsize,
 }
 
@@ -95,7 +95,7 @@ async fn a_right_that_is_withdrawn_while_waiting_counts() {
 }
 
 /// A store that is away.
-struct Away;
+pub(super) struct Away;
 
 impl Away {
     fn error<T>() -> Result<T, StoreError> {

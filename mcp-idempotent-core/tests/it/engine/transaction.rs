@@ -10,14 +10,14 @@ use tempfile::TempDir;
 
 use super::{Outcome, Reply, own, replayed};
 
-struct Server {
-    engine: Engine<SqliteStore>,
-    policy: Arc<Policy>,
+pub(super) struct Server {
+    pub(super) engine: Engine<SqliteStore>,
+    pub(super) policy: Arc<Policy>,
     _directory: TempDir,
 }
 
 impl Server {
-    async fn new(limit: Duration, change: impl FnOnce(&mut Policy)) -> Self {
+    pub(super) async fn new(limit: Duration, change: impl FnOnce(&mut Policy)) -> Self {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("data.db");
         let opened = SqliteStore::open(&path).await.unwrap();
@@ -38,7 +38,7 @@ impl Server {
         }
     }
 
-    fn request(&self) -> Request<'_> {
+    pub(super) fn request(&self) -> Request<'_> {
         let scope = Scope::new("alice");
         let key = IdempotencyKey::new("k").unwrap();
         let arguments = CanonicalArguments::new(None, &[]);
@@ -46,7 +46,7 @@ impl Server {
         Request::new(CallInfo::new("tool", scope), identity, &self.policy)
     }
 
-    async fn begin(&self) -> Result<TransactionAttempt<SqliteStore>, Outcome> {
+    pub(super) async fn begin(&self) -> Result<TransactionAttempt<SqliteStore>, Outcome> {
         match self.engine.begin_transaction(self.request()).await {
             Begun::Attempt(attempt) => Ok(attempt),
             Begun::Answer(answer) => Err(Outcome::from(answer, None)),
@@ -55,7 +55,7 @@ impl Server {
     }
 
     /// One call whose handler writes a row and returns `reply`.
-    async fn call(&self, reply: Reply) -> Outcome {
+    pub(super) async fn call(&self, reply: Reply) -> Outcome {
         let mut attempt = match self.begin().await {
             Ok(attempt) => attempt,
             Err(answer) => return answer,
@@ -83,7 +83,7 @@ impl Server {
     }
 }
 
-const LONG: Duration = Duration::from_secs(30);
+pub(super) const LONG: Duration = Duration::from_secs(30);
 
 fn reply(kind: ResultKind, text: &str) -> Reply {
     Reply::new(kind, text)

@@ -32,7 +32,7 @@ pub(super) fn options() -> PgConnectOptions {
     PgConnectOptions::from_str(&url).expect("DATABASE_URL is a Postgres URL")
 }
 
-pub(super) struct Database {
+pub(crate) struct Database {
     pub(super) pool: PgPool,
     /// For looking at the database from outside the store's pool.
     pub(super) outside: PgPool,
@@ -41,7 +41,7 @@ pub(super) struct Database {
 }
 
 impl Database {
-    pub(super) async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::with(|options| options, |pool| pool, |builder| builder).await
     }
 
@@ -96,7 +96,7 @@ impl Database {
     }
 
     /// Another store on the same tables, with a pool of its own.
-    pub(super) fn another_process(
+    pub(crate) fn another_process(
         &self,
         store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
     ) -> PostgresStore {

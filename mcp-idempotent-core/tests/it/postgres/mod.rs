@@ -3,7 +3,7 @@
 mod cancellation;
 mod claims;
 mod conformance;
-mod database;
+pub(crate) mod database;
 mod endings;
 mod faults;
 mod interference;

@@ -1,0 +1,209 @@
+//! What is seen of a call from outside: one tracing span, and metrics.
+//!
+//! The span is called [`SPAN`] and is at level `INFO`. Its fields: `tool`, `application`, `mode`,
+//! `key_kind`, `key_prefix` (at most 8 characters of an explicit key), `record` (the first 8 hex
+//! digits of the record's id) and, once the call has ended, `outcome`. Everything that a call
+//! reports is inside it, the handler's own events too. Arguments, scopes, results and secrets are
+//! never part of it, nor is a key that is longer than 8 characters.
+//!
+//! With the feature `metrics` the same is counted and timed through the facade of that name, for
+//! whatever recorder the program installs; install it before the first call. Names and labels are
+//! stable; `docs/operating.md` has them as tables.
+
+#[cfg(feature = "metrics")]
+mod metered;
+mod outcome;
+#[cfg(not(feature = "metrics"))]
+mod unmetered;
+
+use std::{fmt, sync::Arc};
+
+use tracing::{Span, field};
+
+#[cfg(feature = "metrics")]
+pub use self::metered::describe;
+pub use self::outcome::Outcome;
+#[cfg(not(feature = "metrics"))]
+use self::unmetered as metered;
+use self::{metered::Meter, outcome::of_refusal};
+use crate::{
+    engine::Answer,
+    error::Refusal,
+    fingerprint::{Identity, KeyKind, RecordId},
+    outcome::ResultKind,
+    scope::Application,
+};
+
+pub(crate) use self::metered::Timer;
+
+/// The name of the span of a call.
+pub const SPAN: &str = "idempotent_call";
+
+/// Counter: calls that have ended, by [`LABEL_OUTCOME`].
+pub const CALLS: &str = "mcp_idempotent_calls_total";
+/// Gauge: calls that have begun and not ended.
+pub const CALLS_IN_FLIGHT: &str = "mcp_idempotent_calls_in_flight";
+/// Gauge: calls that wait for an equal one.
+pub const CALLS_WAITING: &str = "mcp_idempotent_calls_waiting";
+/// Histogram: from the claim to the answer.
+pub const CALL_DURATION: &str = "mcp_idempotent_call_duration_seconds";
+/// Histogram: the handler alone.
+pub const HANDLER_DURATION: &str = "mcp_idempotent_handler_duration_seconds";
+/// Histogram: how long a call waited for an equal one.
+pub const WAIT_DURATION: &str = "mcp_idempotent_wait_duration_seconds";
+
+/// Label of all metrics: the [`Application`].
+pub const LABEL_APPLICATION: &str = "application";
+/// Label of all but the gauges: the tool's name, or [`UNLISTED_TOOL`].
+pub const LABEL_TOOL: &str = "tool";
+/// Label: how the call ended, an [`Outcome`].
+pub const LABEL_OUTCOME: &str = "outcome";
+
+/// Stands for the name of every tool that the server does not list
+/// ([`Request::with_unlisted_tool`](crate::Request::with_unlisted_tool)).
+pub const UNLISTED_TOOL: &str = "(unlisted)";
+
+/// How a call's effect is protected.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Mode {
+    Transaction,
+    Lease,
+}
+
+impl Mode {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Transaction => "transaction",
+            Self::Lease => "lease",
+        }
+    }
+}
+
+/// One call, from its beginning until it is answered. Dropped before, it was abandoned.
+pub(crate) struct ObservedCall {
+    span: Span,
+    /// None for a call that has ended, or that nobody observes.
+    meter: Option<Meter>,
+    if_executed: Outcome,
+    noted: Option<Outcome>,
+}
+
+impl ObservedCall {
+    pub(crate) fn start(
+        application: &Application,
+        tool: &Arc<str>,
+        is_listed: bool,
+        identity: Option<&Identity>,
+        mode: Option<Mode>,
+    ) -> Self {
+        // The name is written out as well: the macro takes a literal only.
+        let span = tracing::info_span!(
+            "idempotent_call",
+            tool = &**tool,
+            application = application.as_str(),
+            mode = mode.map(Mode::as_str),
+            key_kind = identity.map(|identity| match identity.kind {
+                KeyKind::Explicit => "explicit",
+                KeyKind::Derived => "derived",
+            }),
+            key_prefix = identity.and_then(|identity| identity.key_prefix.as_deref()),
+            record = identity.map(|identity| field::display(Prefix(&identity.id))),
+            outcome = field::Empty,
+        );
+        Self {
+            span,
+            meter: Some(Meter::start(application, is_listed.then_some(tool))),
+            if_executed: Outcome::Executed,
+            noted: None,
+        }
+    }
+
+    /// Of a call that is observed elsewhere.
+    pub(crate) const fn unobserved() -> Self {
+        Self {
+            span: Span::none(),
+            meter: None,
+            if_executed: Outcome::Executed,
+            noted: None,
+        }
+    }
+
+    pub(crate) fn span(&self) -> Span {
+        self.span.clone()
+    }
+
+    /// Times the handler until it is dropped.
+    pub(crate) fn handler(&self) -> Option<Timer> {
+        self.meter.as_ref().map(Meter::handler)
+    }
+
+    /// Times a wait for an equal call until it is dropped.
+    pub(crate) fn waiting(&self) -> Option<Timer> {
+        self.meter.as_ref().map(Meter::waiting)
+    }
+
+    /// The handler has ended; `is_protected` says whether there is a record to write.
+    pub(crate) const fn handled(&mut self, kind: ResultKind, is_protected: bool) {
+        self.if_executed = match kind {
+            _ if !is_protected => Outcome::Bypassed,
+            ResultKind::NotCalled => Outcome::NotCalled,
+            ResultKind::InputRequired => Outcome::InputRequired,
+            ResultKind::Interrupted => Outcome::Interrupted,
+            ResultKind::Success
+            | ResultKind::ErrorResult
+            | ResultKind::ProtocolError
+            | ResultKind::NotExecuted
+            | ResultKind::Task => Outcome::Executed,
+        };
+    }
+
+    /// Something that the answer does not tell.
+    pub(crate) const fn note(&mut self, outcome: Outcome) {
+        self.noted = Some(outcome);
+    }
+
+    pub(crate) fn answered(self, answer: &Answer) {
+        let outcome = self.noted.unwrap_or_else(|| match answer {
+            Answer::Executed => self.if_executed,
+            Answer::Replayed(replay) if replay.joined => Outcome::Joined,
+            Answer::Replayed(_) => Outcome::Replayed,
+            Answer::Refused(refusal) => of_refusal(refusal),
+        });
+        self.end(outcome);
+    }
+
+    pub(crate) fn refused(self, refusal: &Refusal) {
+        self.end(of_refusal(refusal));
+    }
+
+    pub(crate) fn end(mut self, outcome: Outcome) {
+        self.report(outcome);
+    }
+
+    fn report(&mut self, outcome: Outcome) {
+        let Some(meter) = self.meter.take() else {
+            return;
+        };
+        self.span.record("outcome", outcome.as_str());
+        tracing::debug!(parent: &self.span, outcome = outcome.as_str(), "the call has ended");
+        meter.end(outcome);
+    }
+}
+
+impl Drop for ObservedCall {
+    fn drop(&mut self) {
+        self.report(Outcome::Abandoned);
+    }
+}
+
+/// The first hex digits of a record's id, enough to find it in the table.
+struct Prefix<'a>(&'a RecordId);
+
+impl fmt::Display for Prefix<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in &self.0.as_bytes()[..4] {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! How a call ended, in one word.
+
+use crate::error::{ErrorKind, Refusal};
+
+/// How a call ended. Every call has exactly one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The handler ran, and its own result (or error) is the answer.
+    Executed,
+    /// A recorded result was given.
+    Replayed,
+    /// The result of a running call was waited for and given.
+    Joined,
+    /// The handler runs without deduplication, as the policy says of a call without a key.
+    Bypassed,
+    /// The store was away, and the policy lets the handler run without any protection.
+    FailedOpen,
+    /// The handler asked the client for more input; nothing is recorded.
+    InputRequired,
+    /// The handler did not run, because its arguments did not parse.
+    NotCalled,
+    /// Transaction mode: the handler panicked or held its transaction for too long, and was
+    /// rolled back.
+    Interrupted,
+    /// The handler ran, and from here on its record is in doubt.
+    LeftInDoubt,
+    /// Refused: the key was used for another call.
+    Conflict,
+    /// Refused: the first call still runs.
+    InProgress,
+    /// Refused: whether an earlier call, or this one's commit, took effect is not known.
+    InDoubt,
+    /// The handler outlived its lease, and its result was not recorded.
+    Fenced,
+    /// Refused: the store failed before the handler ran.
+    StoreError,
+    /// Refused: the key's record is past its retention.
+    Expired,
+    /// Refused: the recorded result was too large to keep.
+    TooLarge,
+    /// The handler's transaction could not be committed, or the calls ahead left no result.
+    NotCommitted,
+    /// Refused: the caller may not call this tool.
+    Unauthorized,
+    /// Refused: too many calls wait.
+    TooManyWaiting,
+    /// Refused: the server is set up in a way that cannot protect this call.
+    Misconfigured,
+    /// Refused: the key is malformed, or two places name different ones.
+    KeyInvalid,
+    /// Refused: the tool takes calls with a key only.
+    KeyRequired,
+    /// Dropped before it was answered. In lease mode, after the handler started, its record is in
+    /// doubt.
+    Abandoned,
+}
+
+impl Outcome {
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self::Executed,
+        Self::Replayed,
+        Self::Joined,
+        Self::Bypassed,
+        Self::FailedOpen,
+        Self::InputRequired,
+        Self::NotCalled,
+        Self::Interrupted,
+        Self::LeftInDoubt,
+        Self::Conflict,
+        Self::InProgress,
+        Self::InDoubt,
+        Self::Fenced,
+        Self::StoreError,
+        Self::Expired,
+        Self::TooLarge,
+        Self::NotCommitted,
+        Self::Unauthorized,
+        Self::TooManyWaiting,
+        Self::Misconfigured,
+        Self::KeyInvalid,
+        Self::KeyRequired,
+        Self::Abandoned,
+    ];
+
+    /// The word in the span's field and in the metrics' label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Executed => "executed",
+            Self::Replayed => "replayed",
+            Self::Joined => "joined",
+            Self::Bypassed => "bypassed",
+            Self::FailedOpen => "failed_open",
+            Self::InputRequired => "input_required",
+            Self::NotCalled => "not_called",
+            Self::Interrupted => "interrupted",
+            Self::LeftInDoubt => "left_in_doubt",
+            Self::Conflict => "conflict",
+            Self::InProgress => "in_progress",
+            Self::InDoubt => "in_doubt",
+            Self::Fenced => "fenced",
+            Self::StoreError => "store_error",
+            Self::Expired => "expired",
+            Self::TooLarge => "too_large",
+            Self::NotCommitted => "not_committed",
+            Self::Unauthorized => "unauthorized",
+            Self::TooManyWaiting => "too_many_waiting",
+            Self::Misconfigured => "misconfigured",
+            Self::KeyInvalid => "key_invalid",
+            Self::KeyRequired => "key_required",
+            Self::Abandoned => "abandoned",
+        }
+    }
+}
+
+pub(super) const fn of_refusal(refusal: &Refusal) -> Outcome {
+    match refusal.kind() {
+        ErrorKind::KeyInvalid => Outcome::KeyInvalid,
+        ErrorKind::KeyRequired => Outcome::KeyRequired,
+        ErrorKind::KeyConflict => Outcome::Conflict,
+        ErrorKind::KeyInProgress => Outcome::InProgress,
+        ErrorKind::KeyExpired => Outcome::Expired,
+        ErrorKind::OutcomeUnknown => Outcome::InDoubt,
+        ErrorKind::ResultTooLarge => Outcome::TooLarge,
+        ErrorKind::StoreUnavailable => Outcome::StoreError,
+        ErrorKind::NotCommitted => Outcome::NotCommitted,
+        ErrorKind::Unauthorized => Outcome::Unauthorized,
+        ErrorKind::TooManyWaiting => Outcome::TooManyWaiting,
+        ErrorKind::Misconfigured => Outcome::Misconfigured,
+        ErrorKind::HandlerPanicked | ErrorKind::TransactionTooLong => Outcome::Interrupted,
+    }
+}

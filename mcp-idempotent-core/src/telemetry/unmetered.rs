@@ -1,0 +1,28 @@
+//! Without the feature `metrics`: nothing is measured, at no cost.
+
+use std::sync::Arc;
+
+use super::Outcome;
+use crate::scope::Application;
+
+/// The measurements of one call.
+pub(super) struct Meter;
+
+impl Meter {
+    pub(super) const fn start(_: &Application, _: Option<&Arc<str>>) -> Self {
+        Self
+    }
+
+    pub(super) const fn handler(&self) -> Timer {
+        Timer
+    }
+
+    pub(super) const fn waiting(&self) -> Timer {
+        Timer
+    }
+
+    pub(super) const fn end(self, _: Outcome) {}
+}
+
+/// Measures nothing.
+pub(crate) struct Timer;
