@@ -21,7 +21,7 @@ const CHILD: &str = "MCP_IDEMPOTENT_TEST_OF_LOGS";
 
 fn engine<S: Store>(store: S) -> Engine<S> {
     Engine::builder("application-of-this-test", store)
-        .with_secret(Secret::new(SECRET.as_bytes().to_vec()).unwrap())
+        .with_secret(Secret::new(SECRET).unwrap())
         .build()
 }
 
