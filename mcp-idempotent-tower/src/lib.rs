@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | `postgres` | [`PostgresStore`]: both modes, shared by many processes |
 //! | `sqlite` | [`SqliteStore`]: both modes, an embedded file |
-//! | `metrics` | counters, gauges and durations through the `metrics` facade ([`core::telemetry`]) |
+//! | `metrics` | counters, gauges and durations through the `metrics` facade ([`telemetry`]) |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 
 #[doc(hidden)]
@@ -35,7 +35,7 @@ pub use mcp_idempotent_core::store::sqlite::SqliteStore;
 pub use mcp_idempotent_core::testing;
 pub use mcp_idempotent_core::{
     self as core, Application, IdempotencyKey, KeyRequirement, MemoryStore, OnError, OnExpired,
-    Policy, Refusal, Scope, Secret, Store, TransactionStore, Wait, store,
+    Policy, Refusal, Scope, Secret, Store, TransactionStore, Wait, store, telemetry,
 };
 #[doc = include_str!("attribute.md")]
 pub use mcp_idempotent_macros::idempotent;

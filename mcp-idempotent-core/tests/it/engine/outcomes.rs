@@ -339,7 +339,7 @@ async fn duplicates_that_do_not_or_may_not_wait_are_counted_apart() {
 
 #[cfg(feature = "sqlite")]
 mod transaction {
-    use mcp_idempotent_core::engine::Interrupted;
+    use mcp_idempotent_core::{engine::Interrupted, store::sqlite::SqliteStore};
 
     use super::{
         super::transaction::{LONG, Server},
@@ -365,6 +365,35 @@ mod transaction {
         };
         attempt.finish(&success()).await;
         assert_eq!(counted(&seen), one("bypassed"));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_polls_for_another_process_waits_as_well() {
+        record!(seen);
+        let here = Server::new(LONG, |policy| policy.wait = Wait::UpTo(Duration::ZERO)).await;
+        let there = Engine::new(
+            "tests",
+            SqliteStore::builder(here.engine.store().pool().clone())
+                .build()
+                .unwrap(),
+        );
+        let running = there.begin(here.request()).await;
+        let mut patient = Policy::default();
+        patient.wait = Wait::UpTo(Duration::from_millis(20));
+        let (patient, identity) = (Arc::new(patient), here.identity());
+        let call = CallInfo::new("tool", Scope::new("alice"));
+        here.engine
+            .begin(Request::new(call, identity, &patient))
+            .await;
+        let seen = reported(&seen);
+        let waits = &seen[&(
+            telemetry::WAIT_DURATION.to_owned(),
+            vec!["tool=tool".to_owned()],
+        )];
+        assert!(waits.len() == 1 && waits[0] > 0.0, "{waits:?}");
+        let waiting = (telemetry::CALLS_WAITING.to_owned(), vec![]);
+        assert_eq!(seen[&waiting], [0.0]);
+        drop(running);
     }
 
     #[tokio::test]

@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{
-    Begun, CallInfo, CanonicalArguments, Engine, IdempotencyKey, OnError, Policy, Request,
-    ResultKind, Scope, TransactionAttempt, engine::Interrupted, store::sqlite::SqliteStore,
+    Begun, CallInfo, CanonicalArguments, Engine, IdempotencyKey, Identity, OnError, Policy,
+    Request, ResultKind, Scope, TransactionAttempt, engine::Interrupted,
+    store::sqlite::SqliteStore,
 };
 use tempfile::TempDir;
 
@@ -38,12 +39,16 @@ impl Server {
         }
     }
 
-    pub(super) fn request(&self) -> Request<'_> {
+    pub(super) fn identity(&self) -> Identity {
         let scope = Scope::new("alice");
         let key = IdempotencyKey::new("k").unwrap();
         let arguments = CanonicalArguments::new(None, &[]);
-        let identity = self.engine.identify(&scope, Some(&key), "tool", &arguments);
-        Request::new(CallInfo::new("tool", scope), identity, &self.policy)
+        self.engine.identify(&scope, Some(&key), "tool", &arguments)
+    }
+
+    pub(super) fn request(&self) -> Request<'_> {
+        let call = CallInfo::new("tool", Scope::new("alice"));
+        Request::new(call, self.identity(), &self.policy)
     }
 
     pub(super) async fn begin(&self) -> Result<TransactionAttempt<SqliteStore>, Outcome> {

@@ -1,6 +1,8 @@
 //! `#[idempotent]`, through real clients and servers.
 
 mod beside;
+#[cfg(feature = "metrics")]
+mod counted;
 mod definition;
 mod extractors;
 mod fidelity;
