@@ -1,0 +1,117 @@
+//! The same in transaction mode, on a SQLite file.
+
+use mcp_idempotent_core::{engine::Interrupted, store::sqlite::SqliteStore};
+
+use super::{
+    super::transaction::{LONG, Server},
+    *,
+};
+
+fn success() -> Reply {
+    Reply::new(ResultKind::Success, "one")
+}
+
+#[tokio::test]
+async fn a_committed_call_its_retry_and_a_bypassed_one_are_counted_as_such() {
+    record!(seen);
+    let server = Server::new(LONG, |_| {}).await;
+    server.call(success()).await;
+    assert_eq!(counted(&seen), one("executed"));
+    server.call(success()).await;
+    assert_eq!(counted(&seen), one("replayed"));
+    let call = CallInfo::new("tool", Scope::new(""));
+    let request = Request::unprotected(call, &server.policy);
+    let Begun::Attempt(attempt) = server.engine.begin_transaction(request).await else {
+        panic!("it runs in a transaction");
+    };
+    attempt.finish(&success()).await;
+    assert_eq!(counted(&seen), one("bypassed"));
+}
+
+#[tokio::test]
+async fn a_call_that_polls_for_another_process_waits_as_well() {
+    record!(seen);
+    let here = Server::new(LONG, |policy| policy.wait = Wait::UpTo(Duration::ZERO)).await;
+    let there = Engine::new(
+        "tests",
+        SqliteStore::builder(here.engine.store().pool().clone())
+            .build()
+            .unwrap(),
+    );
+    let running = there.begin(here.request()).await;
+    let mut patient = Policy::default();
+    patient.wait = Wait::UpTo(Duration::from_millis(20));
+    let (patient, identity) = (Arc::new(patient), here.identity());
+    let call = CallInfo::new("tool", Scope::new("alice"));
+    here.engine
+        .begin(Request::new(call, identity, &patient))
+        .await;
+    let seen = reported(&seen);
+    let waits = &seen[&(
+        telemetry::WAIT_DURATION.to_owned(),
+        vec!["tool=tool".to_owned()],
+    )];
+    assert!(waits.len() == 1 && waits[0] > 0.0, "{waits:?}");
+    let waiting = (telemetry::CALLS_WAITING.to_owned(), vec![]);
+    assert_eq!(seen[&waiting], [0.0]);
+    drop(running);
+}
+
+#[tokio::test]
+async fn a_success_that_cannot_be_committed_is_counted_as_not_committed() {
+    record!(seen);
+    let server = Server::new(LONG, |_| {}).await;
+    let mut attempt = server.begin().await.unwrap();
+    attempt
+        .run(|connection| {
+            Box::pin(async move {
+                for sql in [
+                    "PRAGMA defer_foreign_keys = ON",
+                    "CREATE TABLE parent (id INTEGER PRIMARY KEY)",
+                    "CREATE TABLE child (parent REFERENCES parent)",
+                    "INSERT INTO child VALUES (1)",
+                ] {
+                    sqlx::query(sql).execute(&mut *connection).await.unwrap();
+                }
+            })
+        })
+        .await
+        .unwrap();
+    attempt.finish(&success()).await;
+    assert_eq!(counted(&seen), one("not_committed"));
+}
+
+#[tokio::test]
+async fn a_handler_that_ends_its_own_transaction_leaves_doubt() {
+    record!(seen);
+    let server = Server::new(LONG, |_| {}).await;
+    let mut attempt = server.begin().await.unwrap();
+    attempt
+        .run(|connection| {
+            Box::pin(async move {
+                // The store makes it fail, or notices it afterwards.
+                drop(sqlx::query("COMMIT").execute(connection).await);
+            })
+        })
+        .await
+        .unwrap();
+    attempt.finish(&success()).await;
+    assert_eq!(counted(&seen), one("left_in_doubt"));
+    server.call(success()).await;
+    assert_eq!(counted(&seen), one("in_doubt"));
+}
+
+#[tokio::test]
+async fn a_handler_that_is_stopped_is_counted_as_interrupted() {
+    record!(seen);
+    let server = Server::new(Duration::from_millis(50), |_| {}).await;
+    let mut attempt = server.begin().await.unwrap();
+    let ended = attempt
+        .run(|_| Box::pin(std::future::pending::<()>()))
+        .await;
+    assert_eq!(ended, Err(Interrupted::OverTime));
+    attempt
+        .finish(&Reply::new(ResultKind::Interrupted, "stopped"))
+        .await;
+    assert_eq!(counted(&seen), one("interrupted"));
+}
