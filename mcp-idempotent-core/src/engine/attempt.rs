@@ -111,6 +111,12 @@ impl Context {
         }
     }
 
+    fn id(&self) -> Option<RecordId> {
+        self.protected
+            .as_ref()
+            .map(|protected| protected.identity.id)
+    }
+
     pub(super) fn observed_by(self, observed: ObservedCall) -> Self {
         Self { observed, ..self }
     }
@@ -119,12 +125,6 @@ impl Context {
     fn handled(&mut self, kind: ResultKind) -> ObservedCall {
         self.observed.handled(kind, self.protected.is_some());
         std::mem::replace(&mut self.observed, ObservedCall::unobserved())
-    }
-
-    fn id(&self) -> Option<RecordId> {
-        self.protected
-            .as_ref()
-            .map(|protected| protected.identity.id)
     }
 }
 
