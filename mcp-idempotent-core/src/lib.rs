@@ -39,8 +39,8 @@ pub use bytes::Bytes;
 pub use crate::{
     canonical::CanonicalArguments,
     engine::{
-        Answer, Authorize, Begun, DetachOnDrop, Engine, HandlerPanicked, LeaseAttempt, Request,
-        TransactionAttempt,
+        Answer, Authorize, Begun, DetachOnDrop, Engine, HandlerPanicked, LeaseAttempt, LentAttempt,
+        Request, TransactionAttempt,
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     fingerprint::{Fingerprint, Identity, InvalidSecret, KeyKind, RecordId, Secret},

@@ -87,7 +87,9 @@ where
             let call = without_added_argument(call, options);
             let idempotency = idempotency.clone();
             let handler = handler();
+            let running = idempotency.executions().enter();
             DetachOnDrop::new(async move {
+                let _running = running;
                 let outcome = attempt
                     .run(move |connection| handler(call, connection))
                     .await;
@@ -140,7 +142,9 @@ where
     let call = without_added_argument(call, options);
     let idempotency = idempotency.clone();
     let handler = handler();
+    let running = idempotency.executions().enter();
     DetachOnDrop::new(async move {
+        let _running = running;
         let Some(mut attempt) = attempt else {
             return Outcome::from(handler(call).await).0.result;
         };
@@ -153,7 +157,7 @@ where
     .await
 }
 
-fn identify<'a, S: Store>(
+pub(crate) fn identify<'a, S: Store>(
     idempotency: &Idempotency<S>,
     policy: &'a Arc<Policy>,
     call: &Call,
@@ -197,7 +201,7 @@ fn without_added_argument(mut call: Call, options: &ToolOptions) -> Call {
     call
 }
 
-fn handled(
+pub(crate) fn handled(
     called: Result<Result<Outcome, NotCalled>, HandlerPanicked>,
     if_panicked: CommitOutcome,
 ) -> Handled {
@@ -207,7 +211,10 @@ fn handled(
     }
 }
 
-fn answer_without_running<S>(idempotency: &Idempotency<S>, answer: Answer) -> ToolResult {
+pub(crate) fn answer_without_running<S>(
+    idempotency: &Idempotency<S>,
+    answer: Answer,
+) -> ToolResult {
     match answer {
         Answer::Replayed(replay) => {
             result::replay(&replay, idempotency.settings().announce_replays).unwrap_or_else(
@@ -222,7 +229,7 @@ fn answer_without_running<S>(idempotency: &Idempotency<S>, answer: Answer) -> To
     }
 }
 
-fn answer_after_running<S>(
+pub(crate) fn answer_after_running<S>(
     idempotency: &Idempotency<S>,
     answer: Answer,
     handled: Handled,
@@ -233,7 +240,7 @@ fn answer_after_running<S>(
     }
 }
 
-fn refuse<S>(idempotency: &Idempotency<S>, refusal: &Refusal) -> ToolResult {
+pub(crate) fn refuse<S>(idempotency: &Idempotency<S>, refusal: &Refusal) -> ToolResult {
     if idempotency.settings().refusals_as_results {
         Ok(wire::error_result(refusal).into())
     } else {
@@ -269,7 +276,7 @@ fn unreadable() -> Refusal {
     )
 }
 
-fn unprotected_transaction() -> Refusal {
+pub(crate) fn unprotected_transaction() -> Refusal {
     Refusal::new(
         ErrorKind::StoreUnavailable,
         CommitOutcome::NotCommitted,

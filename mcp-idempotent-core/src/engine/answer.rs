@@ -220,6 +220,20 @@ pub(super) fn commit_unknown(error: StoreError) -> Refusal {
     .with_source(error)
 }
 
+pub(super) fn still_held() -> Refusal {
+    tracing::error!(
+        "a handler returned while something it started still held the transaction; it will be rolled back"
+    );
+    Refusal::new(
+        ErrorKind::OutcomeUnknown,
+        CommitOutcome::Unknown,
+        Action::AskOperator,
+        "The tool returned while something it had started was still using its database \
+         transaction, so the call was not committed. What is written later is rolled back. Ask the \
+         operator to look before repeating it.",
+    )
+}
+
 pub(super) fn ended_by_handler() -> Refusal {
     tracing::error!("the handler ended its transaction itself; its call is in doubt");
     Refusal::new(

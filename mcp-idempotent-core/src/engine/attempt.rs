@@ -32,7 +32,7 @@ pub(super) fn is_held_by_this_task(id: RecordId) -> bool {
         .unwrap_or(false)
 }
 
-async fn holding<F: Future>(id: Option<RecordId>, future: F) -> F::Output {
+pub(super) async fn holding<F: Future>(id: Option<RecordId>, future: F) -> F::Output {
     let Some(id) = id else {
         return future.await;
     };
@@ -58,12 +58,12 @@ impl std::error::Error for HandlerPanicked {}
 
 /// What an attempt needs to know of its call.
 pub(super) struct Context {
-    protected: Option<Protected>,
+    pub(super) protected: Option<Protected>,
     policy: Arc<Policy>,
     call: crate::store::CallInfo,
 }
 
-struct Protected {
+pub(super) struct Protected {
     identity: Identity,
     claim: Claim,
     leader: Leader,
@@ -95,7 +95,7 @@ impl Context {
         }
     }
 
-    fn id(&self) -> Option<RecordId> {
+    pub(super) fn id(&self) -> Option<RecordId> {
         self.protected
             .as_ref()
             .map(|protected| protected.identity.id)
@@ -149,7 +149,7 @@ impl Protected {
         }
     }
 
-    fn refuse(self, refusal: Refusal) -> Answer {
+    pub(super) fn refuse(self, refusal: Refusal) -> Answer {
         self.leader.fail();
         Answer::Refused(refusal)
     }
@@ -158,9 +158,9 @@ impl Protected {
 /// An attempt in transaction mode. Dropping it rolls the handler's writes back, records nothing,
 /// and lets one of those who wait claim anew.
 pub struct TransactionAttempt<S: TransactionStore> {
-    store: Arc<S>,
-    transaction: S::Transaction,
-    context: Context,
+    pub(super) store: Arc<S>,
+    pub(super) transaction: S::Transaction,
+    pub(super) context: Context,
 }
 
 impl<S: TransactionStore> TransactionAttempt<S> {

@@ -5,7 +5,9 @@ mod attempt;
 mod begin;
 mod detach;
 mod flight;
+mod lent;
 mod plan;
+mod status;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -24,6 +26,7 @@ pub use self::{
     attempt::{HandlerPanicked, LeaseAttempt, TransactionAttempt},
     detach::DetachOnDrop,
     flight::Round,
+    lent::LentAttempt,
 };
 
 use self::flight::{Flights, WaiterLimits};

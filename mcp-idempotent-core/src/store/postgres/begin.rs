@@ -137,10 +137,8 @@ impl PostgresStore {
                     batch.push_str(&self.call(Name::Seen, &id_arguments(claim)));
                 }
             }
-            None => batch.push_str(&self.call(
-                Name::OpenUnclaimed,
-                &[mark.literal(), self.idle_timeout()],
-            )),
+            None => batch
+                .push_str(&self.call(Name::OpenUnclaimed, &[mark.literal(), self.idle_timeout()])),
         }
         batch
     }

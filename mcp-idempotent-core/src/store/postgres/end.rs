@@ -177,12 +177,10 @@ impl PostgresStore {
                 transaction.connection.release_chained();
                 Ended::AsAsked(at)
             }
-            Err(stopped) if is_aborted(&stopped) => {
-                match self.leave(transaction, claim).await {
-                    Ok(at) => Ended::AsAsked(at),
-                    Err(ended) => ended,
-                }
-            }
+            Err(stopped) if is_aborted(&stopped) => match self.leave(transaction, claim).await {
+                Ok(at) => Ended::AsAsked(at),
+                Err(ended) => ended,
+            },
             // A session that is gone has rolled back.
             Err(stopped) if error::is_connection_lost(&stopped.error) => {
                 Ended::Aborted(self.error("the session ended", stopped.error))
@@ -253,12 +251,10 @@ impl PostgresStore {
                 }
                 Ended::Aborted(self.error("the error could not be recorded", error))
             }
-            Obstacle::NotPrepared | Obstacle::IsSerializable => {
-                Ended::Aborted(StoreError::new(
-                    StoreErrorKind::Other,
-                    "the error could not be recorded: the session's prepared statements are gone",
-                ))
-            }
+            Obstacle::NotPrepared | Obstacle::IsSerializable => Ended::Aborted(StoreError::new(
+                StoreErrorKind::Other,
+                "the error could not be recorded: the session's prepared statements are gone",
+            )),
         }
     }
 

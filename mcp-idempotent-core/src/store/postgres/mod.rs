@@ -43,6 +43,7 @@ mod builder;
 mod connection;
 mod end;
 mod error;
+mod inspect;
 mod lease;
 mod record;
 mod recovery;
@@ -70,8 +71,8 @@ pub use self::{
 };
 use self::{connection::Leased, schema::SchemaName, statement::Statements};
 use super::{
-    CallInfo, Claim, Claimed, Completion, End, Ended, Lease, LeaseEnd, Reach, Store, StoreError,
-    StoreErrorKind, TransactionStore,
+    CallInfo, Claim, Claimed, Completion, End, Ended, Inspected, Lease, LeaseEnd, Reach, Store,
+    StoreError, StoreErrorKind, TransactionStore,
 };
 use crate::{policy::OnExpired, record::Record};
 
@@ -173,9 +174,7 @@ impl PostgresStore {
 
     /// A call of one of our statements, as this store calls them now.
     fn call(&self, name: statement::Name, arguments: &[String]) -> String {
-        self.inner
-            .statements
-            .call(self.prepared(), name, arguments)
+        self.inner.statements.call(self.prepared(), name, arguments)
     }
 
     /// Tries the locks of `claim`, and with `look_up` refuses a serializable transaction.
@@ -271,6 +270,10 @@ impl Store for PostgresStore {
 
     async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
         self.look_up_record(claim).await
+    }
+
+    async fn inspect(&self, claim: &Claim) -> Result<Inspected, StoreError> {
+        self.inspect_key(claim).await
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {

@@ -266,7 +266,10 @@ impl Statements {
         for (index, (argument, parameter)) in
             arguments.iter().zip(statement.parameters).enumerate().rev()
         {
-            text = text.replace(&format!("${}", index + 1), &format!("({argument}::{parameter})"));
+            text = text.replace(
+                &format!("${}", index + 1),
+                &format!("({argument}::{parameter})"),
+            );
         }
         text.push(';');
         text
