@@ -16,7 +16,7 @@ use mcp_idempotent_core::{
 };
 use rmcp::{
     ErrorData, RoleServer,
-    model::{CallToolResponse, CustomResult, JsonObject},
+    model::{CustomResult, JsonObject, ProtocolVersion, ServerResult},
     service::RequestContext,
 };
 use serde_json::{Map, Value, json};
@@ -135,7 +135,7 @@ pub(crate) async fn answer<S: Store>(
     Ok(CustomResult::new(match inspected {
         Inspected::NotSeen => state("not_seen", "retry_same_key", NOT_SEEN),
         Inspected::InProgress => state("in_progress", "wait", IN_PROGRESS),
-        Inspected::Found(record) => found(is_asked_for(&record), record),
+        Inspected::Found(record) => found(is_asked_for(&record), record, &Reader::of(context)),
     }))
 }
 
@@ -154,7 +154,37 @@ const EXPIRED: &str = "The call was completed, and its result is no longer kept.
 const UNREADABLE: &str = "The call is completed, but its stored result cannot be read. Do not \
     repeat it; ask the operator.";
 
-fn found(is_asked_for: bool, record: Record) -> Value {
+/// The protocol revision of the one who asks.
+struct Reader {
+    is_legacy: bool,
+}
+
+impl Reader {
+    fn of(context: &RequestContext<RoleServer>) -> Self {
+        let version = context.protocol_version();
+        // Revisions are dates, and compare as text.
+        let is_legacy =
+            version.is_none_or(|version| version.as_str() < ProtocolVersion::V_2026_07_28.as_str());
+        Self { is_legacy }
+    }
+
+    /// The recorded answer as it would stand in a response to this reader, and under which name.
+    fn recorded(&self, response: &[u8]) -> Option<(&'static str, Value)> {
+        match result::decode(response).ok()? {
+            Ok(response) => {
+                let mut result = ServerResult::from(response);
+                if self.is_legacy {
+                    result.strip_result_type_for_legacy_peer();
+                    result.strip_non_object_output_for_legacy_peer();
+                }
+                Some(("result", serde_json::to_value(result).ok()?))
+            }
+            Err(error) => Some(("error", serde_json::to_value(error).ok()?)),
+        }
+    }
+}
+
+fn found(is_asked_for: bool, record: Record, reader: &Reader) -> Value {
     match record.state {
         RecordState::InProgress { .. } => state("in_progress", "wait", IN_PROGRESS),
         RecordState::InDoubt => state("in_doubt", "ask_operator", IN_DOUBT),
@@ -162,32 +192,20 @@ fn found(is_asked_for: bool, record: Record) -> Value {
         RecordState::Completed { response, at } => {
             let mut answer = match response {
                 None => state("completed", "ask_operator", TOO_LARGE),
-                Some(response) if is_asked_for => {
-                    let mut answer = state("completed", "retry_same_key", COMPLETED);
-                    match recorded(&response) {
-                        Some((member, recorded)) => answer[member] = recorded,
-                        None => answer = state("completed", "ask_operator", UNREADABLE),
+                Some(_) if !is_asked_for => state("completed", "retry_same_key", COMPLETED),
+                Some(response) => match reader.recorded(&response) {
+                    None => state("completed", "ask_operator", UNREADABLE),
+                    Some((member, recorded)) => {
+                        let mut answer = state("completed", "retry_same_key", COMPLETED);
+                        answer[member] = recorded;
+                        answer
                     }
-                    answer
-                }
-                Some(_) => state("completed", "retry_same_key", COMPLETED),
+                },
             };
             answer["completedAt"] = at.to_string().into();
             answer
         }
     }
-}
-
-/// The recorded answer as it stands in a response, and under which name.
-fn recorded(response: &[u8]) -> Option<(&'static str, Value)> {
-    let recorded = match result::decode(response).ok()? {
-        Ok(CallToolResponse::Complete(result)) => ("result", serde_json::to_value(result)),
-        Ok(CallToolResponse::Task(task)) => ("result", serde_json::to_value(task)),
-        Ok(CallToolResponse::InputRequired(required)) => ("result", serde_json::to_value(required)),
-        Ok(_) => return None,
-        Err(error) => ("error", serde_json::to_value(error)),
-    };
-    Some((recorded.0, recorded.1.ok()?))
 }
 
 /// `ServerResult` is untagged: none of these names may be one that another result is known by.

@@ -2,9 +2,12 @@
 
 mod definitions;
 mod drops;
+mod fidelity;
+mod http;
 mod outcomes;
 mod policy;
 mod stacks;
+mod status;
 #[cfg(feature = "sqlite")]
 mod transaction;
 
