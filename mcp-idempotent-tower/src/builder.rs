@@ -59,6 +59,31 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
+    /// As [`scope_from`](Self::scope_from), for calls over HTTP, from the request's head and what
+    /// an authentication layer left in its extensions; a call over stdio keeps the scope of stdio.
+    ///
+    /// ```
+    /// # use mcp_idempotent_tower::{Denied, Idempotency, MemoryStore, Scope};
+    /// #[derive(Clone)]
+    /// struct Subject(String); // left there by an authentication layer
+    ///
+    /// let idempotency = Idempotency::builder("billing", MemoryStore::new())
+    ///     .scope_from_http(|parts| match parts.extensions.get::<Subject>() {
+    ///         Some(Subject(subject)) => Ok(Scope::new(subject.as_str())),
+    ///         None => Err(Denied::new("sign in first")),
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), mcp_idempotent_tower::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn scope_from_http(
+        mut self,
+        resolver: impl Fn(&http::request::Parts) -> Result<Scope, Denied> + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.scope = ScopeSource::HttpResolver(Arc::new(resolver));
+        self
+    }
+
     /// One scope for every call: this server acts for one principal.
     #[must_use]
     pub fn scope_fixed(mut self, scope: impl Into<Arc<str>>) -> Self {
@@ -131,11 +156,23 @@ impl<S: Store> IdempotencyBuilder<S> {
     ///
     /// # Errors
     ///
-    /// A duration of the policy is zero or longer than a hundred years, or the policy's pointers
-    /// are no JSON pointers.
+    /// A duration of the policy is zero or longer than a hundred years, the policy's pointers are
+    /// no JSON pointers, or its lease is not more than three times the store's limit on
+    /// transactions.
     pub fn build(self) -> Result<Idempotency<S>, BuildError> {
         check(&self.settings.policy)?;
-        Ok(Idempotency::from_parts(self.engine.build(), self.settings))
+        let engine = self.engine.build();
+        if let Some(limit) = engine.store().transaction_limit()
+            && self.settings.policy.lease <= limit * 3
+        {
+            return Err(BuildError {
+                message: format!(
+                    "the policy's lease is {:?}; with this store it must be more than three times the limit on transactions, {limit:?}",
+                    self.settings.policy.lease
+                ),
+            });
+        }
+        Ok(Idempotency::from_parts(engine, self.settings))
     }
 }
 

@@ -5,7 +5,7 @@ use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 use futures_util::FutureExt as _;
 
 use super::{
-    Answer, HandlerPanicked, TransactionAttempt, answer,
+    Answer, Interrupted, TransactionAttempt, answer,
     attempt::{self, Context},
 };
 use crate::store::TransactionStore;
@@ -32,16 +32,17 @@ impl<S: TransactionStore> TransactionAttempt<S> {
 }
 
 impl<S: TransactionStore> LentAttempt<S> {
-    /// Runs the handler, in this task.
+    /// Runs the handler, in this task, for as long as the store lets a handler hold its
+    /// transaction.
     ///
     /// # Errors
     ///
-    /// [`HandlerPanicked`]; take the transaction back and finish the attempt with a result of kind
-    /// [`ResultKind::Panicked`](crate::ResultKind::Panicked).
-    pub async fn run<T>(&self, handler: impl Future<Output = T>) -> Result<T, HandlerPanicked> {
-        attempt::holding(self.context.id(), AssertUnwindSafe(handler).catch_unwind())
-            .await
-            .map_err(|_| HandlerPanicked)
+    /// [`Interrupted`]; take the transaction back and finish the attempt with a result of kind
+    /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
+    pub async fn run<T>(&self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
+        let handler = AssertUnwindSafe(handler).catch_unwind();
+        let limit = self.store.transaction_limit();
+        attempt::run_for(limit, attempt::holding(self.context.id(), handler)).await
     }
 
     /// Takes the transaction back, to finish the attempt.

@@ -75,7 +75,7 @@ pub(super) async fn under_lease<S: Store>(
         let _running = running;
         // Calling the handler may panic too, before there is a future.
         let ran = attempt.run(async move { handler(call).await }).await;
-        let handled = ran.unwrap_or_else(|_| Handled::panicked(CommitOutcome::Unknown));
+        let handled = ran.unwrap_or_else(|why| Handled::interrupted(why, CommitOutcome::Unknown));
         let answer = attempt.finish(&handled).await;
         execute::answer_after_running(&idempotency, answer, handled)
     })
@@ -119,7 +119,7 @@ pub(super) fn in_transaction<S: TransactionStore>(
                 .run(slot.during(async move { handler(call).await }))
                 .await;
             let mut handled =
-                ran.unwrap_or_else(|_| Handled::panicked(CommitOutcome::NotCommitted));
+                ran.unwrap_or_else(|why| Handled::interrupted(why, CommitOutcome::NotCommitted));
             let answer = match slot.close() {
                 Closed::StillHeld => attempt.give_up(),
                 Closed::Returned { transaction, taken } => {
@@ -166,7 +166,7 @@ fn not_taken<S>(idempotency: &Idempotency<S>) -> Handled {
     );
     Handled {
         // Rolled back, and nothing recorded, whatever the rule says of errors.
-        kind: ResultKind::Panicked,
+        kind: ResultKind::Interrupted,
         result: execute::refuse(idempotency, &refusal),
     }
 }

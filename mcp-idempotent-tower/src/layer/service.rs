@@ -134,7 +134,7 @@ where
                 let mut handled = Handled::returned(Err(error.into_error_data()));
                 if matches!(&handled.result, Err(error) if wire::is_of_unknown_outcome(error)) {
                     // A timeout in a server below that was wrapped by itself.
-                    handled.kind = ResultKind::Panicked;
+                    handled.kind = ResultKind::Interrupted;
                 }
                 if !is_known && matches!(&handled.result, Err(error) if is_not_found(error)) {
                     handled.kind = ResultKind::NotCalled;
@@ -146,7 +146,7 @@ where
                 result: Err(unmarked(error.into_error_data())),
             },
             ErrorOrigin::Unknown => Handled {
-                kind: ResultKind::Panicked,
+                kind: ResultKind::Interrupted,
                 result: Err(unmarked(error.into_error_data())),
             },
         },
