@@ -66,7 +66,13 @@ impl<H> fmt::Debug for HandlerService<H> {
     note = "calls come at the same time, so each is given a clone of the stack: put `BufferLayer` above a service that is not `Clone` (such as tower's `RateLimit`), and `BoxCloneSyncService` in the place of `BoxCloneService`",
     note = "the service's error must be `ErrorData`, `BoxError`, `Infallible` or another type with `IntoErrorData`, and its future must be `Send`"
 )]
-pub trait ToolService: Clone + Send + Sync + 'static {
+pub trait ToolService:
+    Service<ToolCall, Response = CallToolResponse, Error: IntoErrorData + Send, Future: Send>
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
     /// Waits until the service is ready, and calls it.
     fn oneshot(
         &self,
@@ -114,7 +120,7 @@ pub enum ErrorOrigin {
     message = "`{Self}` cannot be told to an MCP client",
     note = "implement `IntoErrorData` for it, or turn it into `ErrorData` with `map_err`"
 )]
-pub trait IntoErrorData {
+pub trait IntoErrorData: Into<BoxError> {
     /// What it says about the handler.
     fn origin(&self) -> ErrorOrigin;
 

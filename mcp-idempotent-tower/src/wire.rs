@@ -37,6 +37,9 @@ pub const STATUS_METHOD: &str = "io.github.mcp-idempotent/status";
 /// Where SEP-3182 puts the key: `params.idempotencyKey`.
 pub const KEY_MEMBER: &str = "idempotencyKey";
 
+/// Where SEP-3182 says that a server knows it: `capabilities.tools.idempotency`.
+pub const SEP_CAPABILITY: &str = "idempotency";
+
 /// Marks an error in `data` that proves that nothing happened; removed before it is sent.
 pub(crate) const NOT_EXECUTED: &str = "io.github.mcp-idempotent/not-executed";
 

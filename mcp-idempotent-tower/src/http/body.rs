@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 #[derive(Debug)]
 pub struct LiftedBody<B>(Inner<B>);
 
-/// A response's body: the inner service's, or the text of a refusal.
+/// A response's body: as it came, or one that was read or made here.
 #[derive(Debug)]
 pub struct LiftResponseBody<B>(Inner<B>);
 
@@ -89,11 +89,11 @@ impl<B: Body> Body for LiftedBody<B> {
 }
 
 impl<B> LiftResponseBody<B> {
-    pub(super) const fn refusal(text: Bytes) -> Self {
+    pub(super) const fn read(text: Bytes) -> Self {
         Self(Inner::Read(Some(text)))
     }
 
-    pub(super) fn inner(body: B) -> Self {
+    pub(super) fn as_it_came(body: B) -> Self {
         Self(Inner::AsItCame(Box::pin(body)))
     }
 }

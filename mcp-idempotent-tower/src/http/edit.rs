@@ -88,6 +88,56 @@ pub(super) fn lift(body: &Bytes) -> Option<Bytes> {
     Some(insert(body, offset(body, meta) + 1, &inserted))
 }
 
+/// Whether the answer to this request will say what the server can do.
+pub(super) fn asks_for_capabilities(body: &[u8]) -> bool {
+    const METHODS: [&str; 2] = ["initialize", "server/discover"];
+    if !METHODS
+        .iter()
+        .any(|method| contains(body, method.as_bytes()))
+    {
+        return false;
+    }
+    let message: Option<Members<'_>> = serde_json::from_slice(body).ok();
+    let method = message.and_then(|message| text(message.get("method")?));
+    method.is_some_and(|method| METHODS.contains(&&*method))
+}
+
+/// An answer with `capabilities.tools.idempotency`: JSON, or a stream of events with JSON in their
+/// `data` lines. `None` where there is no answer with `capabilities.tools` in it.
+pub(super) fn advertise(body: &Bytes) -> Option<Bytes> {
+    if let Some(edited) = advertise_in(body) {
+        return Some(edited);
+    }
+    let mut start = 0;
+    for line in body.split_inclusive(|byte| *byte == b'\n') {
+        let end = start + line.len();
+        if let Some(data) = line.strip_prefix(b"data:")
+            && let Some(edited) = advertise_in(&body.slice(end - data.len()..end))
+        {
+            let mut whole = BytesMut::with_capacity(body.len() + edited.len() - data.len());
+            whole.extend_from_slice(&body[..end - data.len()]);
+            whole.extend_from_slice(&edited);
+            whole.extend_from_slice(&body[end..]);
+            return Some(whole.freeze());
+        }
+        start = end;
+    }
+    None
+}
+
+fn advertise_in(json: &Bytes) -> Option<Bytes> {
+    let message: Members<'_> = serde_json::from_slice(json).ok()?;
+    let capabilities = Members::of(message.get("result")?)?.get("capabilities")?;
+    let tools = Members::of(capabilities)?.get("tools")?;
+    let members = Members::of(tools)?;
+    if members.get(wire::SEP_CAPABILITY).is_some() {
+        return None;
+    }
+    let comma = if members.0.is_empty() { "" } else { "," };
+    let inserted = format!(r#""{}":{{}}{comma}"#, wire::SEP_CAPABILITY);
+    Some(insert(json, offset(json, tools) + 1, &inserted))
+}
+
 fn contains(body: &[u8], name: &[u8]) -> bool {
     body.windows(name.len()).any(|window| window == name)
 }
@@ -167,6 +217,35 @@ mod tests {
             lifted(r#"{"method":"tools/call","params":{"_meta":{"idempotency-key":"a","io.github.mcp-idempotent/idempotency-key":"a"},"idempotencyKey":"b"}}"#).unwrap(),
             r#"{"method":"tools/call","params":{"_meta":{"idempotency-key":"a","io.github.mcp-idempotent/idempotency-key":"b"},"idempotencyKey":"b"}}"#
         );
+    }
+
+    #[test]
+    fn the_capability_is_put_into_json_and_into_events() {
+        let advertised = |body: &'static str| {
+            let edited = advertise(&Bytes::from_static(body.as_bytes()));
+            edited.map(|edited| String::from_utf8(edited.to_vec()).unwrap())
+        };
+        for (body, expected) in [
+            (
+                r#"{"result":{"capabilities":{"tools":{"listChanged":true}}}}"#,
+                r#"{"result":{"capabilities":{"tools":{"idempotency":{},"listChanged":true}}}}"#,
+            ),
+            (
+                "id: 0\ndata:\n\ndata: {\"result\":{\"capabilities\":{\"tools\":{ }}}}\n\n",
+                "id: 0\ndata:\n\ndata: {\"result\":{\"capabilities\":{\"tools\":{\"idempotency\":{} }}}}\n\n",
+            ),
+        ] {
+            assert_eq!(advertised(body).as_deref(), Some(expected));
+            assert_eq!(advertise(&Bytes::from_static(expected.as_bytes())), None);
+        }
+        for body in [
+            r#"{"result":{"capabilities":{}}}"#,
+            r#"{"error":{"code":1}}"#,
+            "data: not JSON",
+            "",
+        ] {
+            assert_eq!(advertised(body), None, "{body}");
+        }
     }
 
     #[test]

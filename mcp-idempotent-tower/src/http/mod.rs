@@ -14,6 +14,8 @@
 //!    `Mcp-Name` and `Mcp-Param-*` of the 2026-07-28 transport, stay what they were.
 //! 5. A call that has another key in `_meta` is refused, as is any call with two keys
 //!    (`idempotency_key_invalid`); so is a key that is not a string.
+//! 6. [With it](LiftKeyLayer::with_capability) the answers to `initialize` and `server/discover` say
+//!    `capabilities.tools.idempotency: {}`. Other responses pass as they come.
 //!
 //! # Caveats
 //!
@@ -56,6 +58,7 @@ use self::body::{Unread, read};
 #[derive(Debug, Clone, Copy)]
 pub struct LiftKeyLayer {
     limit: usize,
+    advertises: bool,
 }
 
 impl LiftKeyLayer {
@@ -67,6 +70,7 @@ impl LiftKeyLayer {
     pub const fn new() -> Self {
         Self {
             limit: Self::DEFAULT_LIMIT,
+            advertises: false,
         }
     }
 
@@ -75,6 +79,14 @@ impl LiftKeyLayer {
     #[must_use]
     pub const fn with_limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
+        self
+    }
+
+    /// Says `capabilities.tools.idempotency` in the answers to `initialize` and `server/discover`,
+    /// for clients that look for it where SEP-3182 put it.
+    #[must_use]
+    pub const fn with_capability(mut self) -> Self {
+        self.advertises = true;
         self
     }
 }
@@ -91,7 +103,7 @@ impl<S> Layer<S> for LiftKeyLayer {
     fn layer(&self, inner: S) -> LiftKey<S> {
         LiftKey {
             inner,
-            limit: self.limit,
+            layer: *self,
         }
     }
 }
@@ -100,7 +112,7 @@ impl<S> Layer<S> for LiftKeyLayer {
 #[derive(Debug, Clone)]
 pub struct LiftKey<S> {
     inner: S,
-    limit: usize,
+    layer: LiftKeyLayer,
 }
 
 impl<S, B, R> Service<Request<B>> for LiftKey<S>
@@ -111,6 +123,8 @@ where
     B: Body + Send + 'static,
     B::Data: Send,
     B::Error: std::fmt::Display + Send,
+    R: Body<Data = Bytes> + Send,
+    R::Error: Send,
 {
     type Response = Response<LiftResponseBody<R>>;
     type Error = S::Error;
@@ -124,18 +138,25 @@ where
         // The one that is ready is used up; the clone has to be made ready first.
         let clone = self.inner.clone();
         let mut inner = mem::replace(&mut self.inner, clone);
-        let limit = self.limit;
+        let LiftKeyLayer { limit, advertises } = self.layer;
         Box::pin(async move {
+            let mut asks_for_capabilities = false;
             let request = if request.method() == Method::POST {
                 match lifted(request, limit).await {
-                    Ok(request) => request,
+                    Ok((request, body)) => {
+                        asks_for_capabilities = advertises && edit::asks_for_capabilities(&body);
+                        request
+                    }
                     Err(response) => return Ok(*response),
                 }
             } else {
                 request.map(LiftedBody::as_it_came)
             };
             let response = inner.call(request).await?;
-            Ok(response.map(LiftResponseBody::inner))
+            if !asks_for_capabilities {
+                return Ok(response.map(LiftResponseBody::as_it_came));
+            }
+            Ok(advertised(response).await)
         })
     }
 }
@@ -143,7 +164,7 @@ where
 async fn lifted<B, R>(
     request: Request<B>,
     limit: usize,
-) -> Result<Request<LiftedBody<B>>, Box<Response<LiftResponseBody<R>>>>
+) -> Result<(Request<LiftedBody<B>>, Bytes), Box<Response<LiftResponseBody<R>>>>
 where
     B: Body,
     B::Error: std::fmt::Display,
@@ -175,11 +196,34 @@ where
             edited
         }
     };
-    Ok(Request::from_parts(parts, LiftedBody::read(body)))
+    let request = Request::from_parts(parts, LiftedBody::read(body.clone()));
+    Ok((request, body))
+}
+
+/// The answer to such a request comes at once and ends.
+async fn advertised<R>(response: Response<R>) -> Response<LiftResponseBody<R>>
+where
+    R: Body<Data = Bytes>,
+{
+    let (mut parts, body) = response.into_parts();
+    let Ok(body) = read(body, LiftKeyLayer::DEFAULT_LIMIT).await else {
+        tracing::error!("the server's answer to `initialize` or `server/discover` cannot be read");
+        return *refusal(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "Unreadable answer".into(),
+        );
+    };
+    let body = edit::advertise(&body).unwrap_or(body);
+    if parts.headers.contains_key(CONTENT_LENGTH) {
+        parts
+            .headers
+            .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    }
+    Response::from_parts(parts, LiftResponseBody::read(body))
 }
 
 fn refusal<R>(status: StatusCode, text: String) -> Box<Response<LiftResponseBody<R>>> {
-    let mut response = Response::new(LiftResponseBody::refusal(Bytes::from(text)));
+    let mut response = Response::new(LiftResponseBody::read(Bytes::from(text)));
     *response.status_mut() = status;
     Box::new(response)
 }

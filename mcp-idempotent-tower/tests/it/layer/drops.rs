@@ -86,3 +86,28 @@ async fn shutdown_waits_for_executions_whose_callers_are_gone() {
     let retry = call(&client, params("send_slowly", hello(), key("k"))).await;
     assert_eq!(number(&retry), 1);
 }
+
+#[tokio::test]
+async fn a_thousand_callers_wait_for_one_execution() {
+    let idempotency = idempotency();
+    let layer = IdempotencyLayer::new(idempotency.clone(), lease()).unwrap();
+    let server = Mailer::new().idempotent(layer);
+    let mailer = server.handler().clone();
+    let client = Arc::new(connect(server).await);
+    let calls: Vec<_> = (0..1000)
+        .map(|_| {
+            let client = Arc::clone(&client);
+            tokio::spawn(async move {
+                number(&call(&client, params("send_slowly", hello(), key("k"))).await)
+            })
+        })
+        .collect();
+    until("all wait", || idempotency.engine().waiting() == 999).await;
+    assert_eq!(idempotency.running(), 1);
+    mailer.go_on.add_permits(1);
+    for call in calls {
+        assert_eq!(call.await.unwrap(), 1);
+    }
+    assert_eq!(idempotency.engine().waiting(), 0);
+    assert_eq!(mailer.sent(), 1);
+}

@@ -47,7 +47,7 @@ impl Site {
             std::sync::Arc::default(),
             config.with_sse_keep_alive(None),
         );
-        let service = LiftKeyLayer::new().layer(service);
+        let service = LiftKeyLayer::new().with_capability().layer(service);
         let router = axum::Router::new().nest_service("/mcp", service);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let site = Self(listener.local_addr().unwrap());

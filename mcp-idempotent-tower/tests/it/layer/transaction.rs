@@ -1,6 +1,6 @@
 //! Transaction mode under the layer, on a real SQLite file.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use mcp_idempotent_tower::{
     Idempotency, IdempotencyLayer, KeyRequirement, LayeredServer, OnError, ServerExt as _,
@@ -20,6 +20,7 @@ use rmcp::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
+use tower::timeout::TimeoutLayer;
 
 use super::{key, number, refusal};
 use crate::client::{Client, call, connect, params};
@@ -60,6 +61,17 @@ impl Ledger {
         Parameters(charge): Parameters<Charge>,
     ) -> Json<Receipt> {
         Json(insert(&mut tx, charge.amount).await)
+    }
+
+    #[tool]
+    async fn charge_slowly(
+        &self,
+        mut tx: Tx<SqliteStore>,
+        Parameters(charge): Parameters<Charge>,
+    ) -> Json<Receipt> {
+        let receipt = insert(&mut tx, charge.amount).await;
+        self.let_go.acquire().await.unwrap().forget();
+        Json(receipt)
     }
 
     #[tool]
@@ -334,7 +346,43 @@ async fn a_tool_that_only_reads_needs_no_transaction() {
 }
 
 #[tokio::test]
-async fn two_servers_on_one_file_charge_once() {
+async fn a_caller_that_gives_up_does_not_roll_the_effect_back() {
+    let directory = TempDir::new().unwrap();
+    let ledger = Ledger::open(&directory).await;
+    let patient = ledger.clone().behind(Rule::transaction());
+    let hasty = patient
+        .clone()
+        .layered(TimeoutLayer::new(Duration::from_millis(50)));
+    let hasty = connect(hasty).await;
+    let answer = keyed(&hasty, "charge_slowly").await;
+    assert_eq!(refusal(&answer), ("call_timed_out", "unknown"));
+    ledger.let_go.add_permits(1);
+    let patient = connect(patient).await;
+    assert_eq!(number(&keyed(&patient, "charge_slowly").await), 1);
+    assert_eq!(ledger.charges().await, 1);
+}
+
+#[tokio::test]
+async fn a_timeout_below_rolls_the_effect_back_and_frees_the_key() {
+    let directory = TempDir::new().unwrap();
+    let ledger = Ledger::open(&directory).await;
+    let idempotency = Idempotency::new("ledger", ledger.store.clone());
+    let layer = IdempotencyLayer::new(idempotency, Rule::transaction()).unwrap();
+    let server = ledger
+        .clone()
+        .layered(TimeoutLayer::new(Duration::from_millis(50)))
+        .idempotent(layer);
+    let client = connect(server).await;
+    let answer = keyed(&client, "charge_slowly").await;
+    assert_eq!(refusal(&answer), ("call_timed_out", "unknown"));
+    assert_eq!(ledger.charges().await, 0);
+    ledger.let_go.add_permits(1);
+    number(&keyed(&client, "charge_slowly").await);
+    assert_eq!(ledger.charges().await, 1);
+}
+
+#[tokio::test]
+async fn two_servers_on_one_file_have_as_many_effects_as_there_are_keys() {
     let directory = TempDir::new().unwrap();
     let ledger = Ledger::open(&directory).await;
     let other = Ledger {
@@ -345,14 +393,21 @@ async fn two_servers_on_one_file_charge_once() {
     };
     let one = Arc::new(connect(ledger.clone().behind(Rule::transaction())).await);
     let two = Arc::new(connect(other.behind(Rule::transaction())).await);
-    let calls: Vec<_> = (0..20)
+    let calls: Vec<_> = (0..200)
         .map(|n| {
             let client = Arc::clone(if n % 2 == 0 { &one } else { &two });
-            tokio::spawn(async move { number(&keyed(&client, "charge").await) })
+            let as_key = format!("key-{}", n % 67);
+            tokio::spawn(async move {
+                let answer = keyed_as(&client, "charge", &as_key).await;
+                (as_key, number(&answer))
+            })
         })
         .collect();
+    let mut numbers = HashMap::new();
     for call in calls {
-        assert_eq!(call.await.unwrap(), 1);
+        let (as_key, number) = call.await.unwrap();
+        assert_eq!(*numbers.entry(as_key).or_insert(number), number);
     }
-    assert_eq!(ledger.charges().await, 1);
+    assert_eq!(numbers.len(), 67);
+    assert_eq!(ledger.charges().await, 67);
 }

@@ -63,6 +63,23 @@ async fn a_key_that_contradicts_meta_is_refused_and_so_is_one_of_a_wrong_form() 
     assert_eq!(number(&answer), 1);
 }
 
+#[tokio::test]
+async fn the_servers_answer_says_where_else_a_key_may_stand() {
+    for mode in [Mode::Stateless, Mode::Sessions] {
+        let idempotency = by_user(builder());
+        let site = Site::of(behind(&Mailer::new(), &idempotency), mode).await;
+        let initialize = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": { "name": "c", "version": "1" },
+        }});
+        let answer = site.post(&[], &initialize).await;
+        assert!(
+            answer.contains(r#""tools":{"idempotency":{}}"#),
+            "{mode:?}: {answer}"
+        );
+    }
+}
+
 /// Has an argument that travels in a header too.
 #[derive(Clone)]
 struct Deployer(Mailer);
