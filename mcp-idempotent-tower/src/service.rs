@@ -60,6 +60,29 @@ impl<H> fmt::Debug for HandlerService<H> {
 /// A stack of services that a server can call: `Service<ToolCall, Response = CallToolResponse>`
 /// that is `Clone + Send + Sync + 'static` with an error that can be told to a client. Implemented
 /// for every one that is.
+///
+/// A service that is not `Clone` or not `Sync` is refused, because calls come at the same time:
+///
+/// ```compile_fail
+/// # use mcp_idempotent_tower::ServerExt; use tower::{limit::RateLimitLayer, layer::layer_fn, util::BoxCloneService};
+/// # use std::time::Duration; #[derive(Clone)] struct Server; impl rmcp::ServerHandler for Server {}
+/// Server.layered(RateLimitLayer::new(10, Duration::from_secs(1))); // not `Clone`
+/// ```
+///
+/// ```compile_fail
+/// # use mcp_idempotent_tower::ServerExt; use tower::{limit::RateLimitLayer, layer::layer_fn, util::BoxCloneService};
+/// # use std::time::Duration; #[derive(Clone)] struct Server; impl rmcp::ServerHandler for Server {}
+/// Server.layered(layer_fn(BoxCloneService::new)); // not `Sync`
+/// ```
+///
+/// ```
+/// # use mcp_idempotent_tower::ServerExt; use tower::{ServiceBuilder, buffer::BufferLayer, limit::RateLimitLayer, layer::layer_fn, util::BoxCloneSyncService};
+/// # use std::time::Duration; #[derive(Clone)] struct Server; impl rmcp::ServerHandler for Server {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let limit = ServiceBuilder::new().layer(BufferLayer::new(8)).layer(RateLimitLayer::new(10, Duration::from_secs(1)));
+/// drop(Server.layered(limit).layered(layer_fn(BoxCloneSyncService::new)));
+/// # }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot answer the tool calls of a server",
     label = "not a `Service<ToolCall, Response = CallToolResponse>` that is `Clone + Send + Sync + 'static`",
