@@ -20,7 +20,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use super::{Mailer, Sent, hello, idempotency, key, layer, lease, number, send};
+use super::{Mailer, Sent, hello, idempotency, key, layer, lease, number, send, status::status};
 use crate::client::{Client, call, connect, params};
 
 async fn tool(client: &Client, name: &str) -> Tool {
@@ -204,6 +204,11 @@ async fn an_annotated_tool_behind_the_layer_is_deduplicated_once() {
             assert_eq!(number(&answer), expected, "{tool}");
         }
     }
+    // What takes no part in its calls takes none in a question about them.
+    let asked =
+        json!({ "key": "annotated", "tool": "annotated", "arguments": { "text": "other" } });
+    let found = status(&client, asked).await;
+    assert_eq!(found["result"]["structuredContent"]["number"], 1, "{found}");
     // Its contract is its own too.
     let listed = tool(&client, "annotated").await;
     assert_eq!(

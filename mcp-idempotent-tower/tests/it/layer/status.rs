@@ -13,7 +13,7 @@ use super::{Mailer, hello, key, layer, lease, number, send, until};
 use crate::client::{Client, call, connect, params};
 
 /// `{"state": …}`, or `{"error": …}`.
-async fn status(client: &Client, asked: Value) -> Value {
+pub(super) async fn status(client: &Client, asked: Value) -> Value {
     let request = CustomRequest::new(wire::STATUS_METHOD, Some(asked));
     match client
         .send_request(ClientRequest::CustomRequest(request))

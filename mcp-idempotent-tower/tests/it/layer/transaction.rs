@@ -180,7 +180,13 @@ async fn a_caller_that_gives_up_does_not_roll_the_effect_back() {
     assert_eq!(refusal(&answer), ("call_timed_out", "unknown"));
     ledger.let_go.add_permits(1);
     let patient = connect(patient).await;
-    assert_eq!(number(&keyed(&patient, "charge_slowly").await), 1);
+    let retry = keyed(&patient, "charge_slowly").await;
+    assert_eq!(number(&retry), 1);
+    // The first execution's result, not that of a second one.
+    assert!(
+        retry["result"]["_meta"]["io.github.mcp-idempotent/replayed"].is_object(),
+        "{retry}"
+    );
     assert_eq!(ledger.charges().await, 1);
 }
 
