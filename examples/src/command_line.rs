@@ -89,9 +89,9 @@ pub fn say(text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }
 
-/// Sends the log to standard error; `RUST_LOG` says how much of it.
-pub fn log_to_stderr() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+/// Sends the log to standard error; `RUST_LOG` says how much of it, and `default` if it is not set.
+pub fn log_to_stderr(default: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

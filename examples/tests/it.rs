@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -28,7 +28,8 @@ use tokio::{
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The built example. Cargo builds the examples of a package before it runs its tests.
+/// The built example. `cargo test` builds the examples of a package before its tests, but
+/// `cargo test --test it` does not.
 fn example(name: &str) -> Command {
     let test = env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
@@ -36,13 +37,30 @@ fn example(name: &str) -> Command {
         .join("examples")
         .join(format!("{name}{}", env::consts::EXE_SUFFIX));
     assert!(
-        program.exists(),
-        "{} is not built: run `cargo build -p mcp-idempotent-examples --examples`",
+        is_fresh(&program),
+        "{} is not built from the sources as they are: run `cargo build --examples`",
         program.display()
     );
     let mut command = Command::new(program);
     command.env_remove("RUST_LOG").kill_on_drop(true);
     command
+}
+
+/// Whether a program is there and newer than each source that Cargo says it is made of.
+fn is_fresh(program: &Path) -> bool {
+    let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
+    let Ok(built) = modified(program) else {
+        return false;
+    };
+    let made_of = fs::read_to_string(program.with_extension("d")).unwrap();
+    let (_, sources) = made_of.split_once(": ").unwrap();
+    sources
+        .replace("\\ ", "\0")
+        .split_whitespace()
+        .all(|source| {
+            let source = source.replace('\0', " ");
+            modified(Path::new(&source)).is_ok_and(|modified| modified <= built)
+        })
 }
 
 fn database_url() -> String {

@@ -19,7 +19,7 @@
 //! | `sqlite` | [`SqliteStore`](store::sqlite::SqliteStore): both modes, an embedded file |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 //!
-//! [`MemoryStore`](store::memory::MemoryStore) (lease mode only) is always there.
+//! [`MemoryStore`] (lease mode only) is always there.
 
 pub mod canonical;
 pub mod engine;

@@ -45,7 +45,7 @@ The log goes to standard error; RUST_LOG says how much of it [default: warn].
 /// The arguments make no sense, or the server cannot start.
 pub async fn main(arguments: lexopt::Parser) -> Result<(), Stop> {
     let options = Options::parse(arguments)?;
-    log_to_stderr();
+    log_to_stderr("warn");
     match &options.store {
         Store::Sqlite(file) => {
             let server = sqlite::Payments::open(file, options.ledger()?).await?;

@@ -42,9 +42,9 @@ impl Payments {
         .await?;
         Ok(Self {
             idempotency: Idempotency::builder("payments", store)
-                .scope_from(whose_key)
+                .with_scope_from(whose_key)
                 // Hosts do not show `_meta` to the model.
-                .announce_replays(true)
+                .with_announced_replays(true)
                 .build()?,
             pool,
             ledger,
@@ -63,7 +63,7 @@ impl Payments {
         Parameters(charge): Parameters<Charge>,
     ) -> Result<Json<Receipt>, ErrorData> {
         charge.check()?;
-        let charge_id = insert(&mut *tx, &charge).await?;
+        let charge_id = insert(tx, &charge).await?;
         self.ledger.executed("charge_card", &charge).await?;
         Ok(Json(Receipt::new(charge_id, &charge)))
     }

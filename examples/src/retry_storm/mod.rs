@@ -19,10 +19,10 @@ use lexopt::{
     Arg::{Long, Short},
     ValueExt as _,
 };
-use tokio::time::Instant;
+use tokio::{task::JoinSet, time::Instant};
 
 use self::{
-    case::{Case, Outcome, Side},
+    case::{Case, Side},
     database::Database,
     report::Report,
 };
@@ -57,8 +57,12 @@ failed to show why that matters.
 /// happen.
 pub async fn main(arguments: lexopt::Parser) -> Result<(), Stop> {
     let database = Arc::new(parse(arguments)?);
-    log_to_stderr();
-    let report = run(&database).await;
+    // That servers go away is no news here.
+    log_to_stderr("warn,rmcp=off");
+    let report = tokio::select! {
+        report = run(&database) => report,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+    };
     // Also after a failure.
     let removed = database.remove().await;
     let report = report?;
@@ -79,8 +83,8 @@ fn parse(mut arguments: lexopt::Parser) -> Result<Database, Stop> {
                     _ if store == "sqlite" => Database::sqlite(),
                     _ => {
                         return Err(Stop::Usage(format!(
-                            "--store {store:?} is neither sqlite nor postgres://URL; there is \
-                             nothing to compare in memory, where a killed server takes all along"
+                            "--store {store:?} is neither sqlite nor postgres://URL, which outlive \
+                             a killed server"
                         )));
                     }
                 };
@@ -98,19 +102,20 @@ async fn run(database: &Arc<Database>) -> anyhow::Result<Report> {
         .tempdir()
         .context("cannot make a temporary directory")?;
     database.prepare().await?;
-    let mut running = Vec::new();
+    // Dropped after a failure, it ends the other cases and their servers.
+    let mut running = JoinSet::new();
     for case in Case::ALL {
         for side in [Side::Unprotected, Side::Protected] {
             let site = server::Site::new(directory.path(), case.letter(), side, database)?;
-            running.push((case, side, tokio::spawn(case.run(side, site))));
+            running.spawn(async move {
+                let doing = || format!("{} ({})", case.label(), side.tool());
+                case.run(side, site).await.with_context(doing)
+            });
         }
     }
-    let mut outcomes: Vec<Outcome> = Vec::new();
-    for (case, side, running) in running {
-        let outcome = running
-            .await?
-            .with_context(|| format!("{} ({})", case.label(), side.tool()))?;
-        outcomes.push(outcome);
+    let mut outcomes = Vec::new();
+    while let Some(outcome) = running.join_next().await {
+        outcomes.push(outcome??);
     }
     // Afterwards, when nothing else runs.
     let site = server::Site::new(directory.path(), 'z', Side::Protected, database)?;

@@ -37,7 +37,8 @@ enum Style {
 impl Report {
     /// A report of these.
     #[must_use]
-    pub const fn new(database: &'static str, outcomes: Vec<Outcome>, latency: Latency) -> Self {
+    pub fn new(database: &'static str, mut outcomes: Vec<Outcome>, latency: Latency) -> Self {
+        outcomes.sort_by_key(|outcome| outcome.case.letter());
         Self {
             database,
             outcomes,
@@ -134,12 +135,14 @@ impl Report {
             }
             writeln!(out)?;
         }
-        writeln!(
-            out,
-            "\nLook at \"charged\": one intent is one charge on the right, whatever happens. In d the tool runs\n\
-             twice, because the crash rolled the first run back; in f the second call is refused with the\n\
-             error idempotency_key_conflict, not executed."
-        )?;
+        if self.verdict().is_ok() {
+            writeln!(
+                out,
+                "\nLook at \"charged\": one intent is one charge on the right, whatever happens. In d the tool runs\n\
+                 twice, because the crash rolled the first run back; in f the second call is refused with the\n\
+                 error idempotency_key_conflict, not executed."
+            )?;
+        }
         self.write_latency(out)
     }
 

@@ -28,7 +28,7 @@ async fn scopes_and_applications_on_one_database_never_meet<D: Database>() {
     let callers = [("app", "ann"), ("app", "bob"), ("other app", "ann")];
     for (application, scope) in callers {
         let idempotency = Idempotency::builder(application, database.store(2))
-            .scope_fixed(scope)
+            .with_fixed_scope(scope)
             .build()
             .unwrap();
         let server = Server::<D>::new(idempotency, move |connection, _| {
@@ -55,7 +55,7 @@ async fn who_may_not_call_gets_no_answer<D: Database>() {
     let allowed = Arc::new(AtomicBool::new(true));
     let hook = Arc::clone(&allowed);
     let idempotency = engine(database.store(2))
-        .authorize(move |_, tool| {
+        .with_authorize(move |_, tool| {
             assert_eq!(tool, "work");
             let allowed = hook.load(Ordering::SeqCst);
             Box::pin(async move {

@@ -60,7 +60,7 @@ async fn a_call_without_a_key_is_refused_where_one_is_required<D: Database>() {
 async fn refusals_are_tool_results_where_the_server_says_so<D: Database>() {
     let database = D::create().await;
     let idempotency = engine(database.store(2))
-        .refusals_as_results(true)
+        .with_refusals_as_results(true)
         .build()
         .unwrap();
     let server = Server::<D>::new(idempotency, |_, _| Box::pin(async move { text("done") }));
@@ -72,7 +72,7 @@ async fn refusals_are_tool_results_where_the_server_says_so<D: Database>() {
 async fn a_replay_says_so_to_the_model_where_the_server_asks_for_it<D: Database>() {
     let database = D::create().await;
     let idempotency = engine(database.store(2))
-        .announce_replays(true)
+        .with_announced_replays(true)
         .build()
         .unwrap();
     let server = Server::<D>::new(idempotency, |_, _| Box::pin(async move { text("done") }));
@@ -108,7 +108,7 @@ async fn callers_beyond_the_limit_of_those_who_wait_are_told_so<D: Database>() {
     let gate = Gate::new();
     let database = D::create().await;
     let idempotency = engine(database.store(2))
-        .waiter_limits(1, 10)
+        .with_waiter_limits(1, 10)
         .build()
         .unwrap();
     let inner = gate.clone();

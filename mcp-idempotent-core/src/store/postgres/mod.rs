@@ -5,8 +5,8 @@
 //! 1. One round trip opens the transaction, tries the advisory locks of this call and of its key,
 //!    and looks for a record. What is found is answered; nothing ever waits for a lock.
 //! 2. The set-up hook, then the handler, run on that connection.
-//! 3. One round trip checks that the transaction is still the one that was opened, removes an
-//!    expired record, inserts the finished one and commits.
+//! 3. One round trip checks that the transaction is still the one that was opened, inserts the
+//!    finished record and commits.
 //!
 //! Correctness rests on the primary key and on that one transaction: the record and the handler's
 //! writes commit together, and only one record per key can. The advisory locks only keep handlers
@@ -50,6 +50,7 @@ mod record;
 mod recovery;
 mod schema;
 mod statement;
+mod stopped;
 mod sweep;
 mod transaction;
 
@@ -216,6 +217,9 @@ impl PostgresStore {
     }
 }
 
+/// How much of a tool's name is kept, in characters.
+const TOOL_LENGTH: usize = 255;
+
 /// `id` and whether an expired record counts, as two arguments.
 fn id_arguments(claim: &Claim) -> [String; 2] {
     [
@@ -231,7 +235,7 @@ fn label_arguments(claim: &Claim) -> [String; 2] {
         .as_deref()
         .map(|prefix| statement::plain(prefix, crate::key::VISIBLE_PREFIX));
     [
-        statement::text(&statement::plain(&claim.call.tool, 255)),
+        statement::text(&statement::plain(&claim.call.tool, TOOL_LENGTH)),
         statement::text_or_null(prefix.as_deref()),
     ]
 }
@@ -298,6 +302,8 @@ impl Store for PostgresStore {
     }
 }
 
+// The trait's own message names every store.
+#[diagnostic::do_not_recommend]
 impl TransactionStore for PostgresStore {
     type Connection = PgConnection;
     type Transaction = PgTransaction;

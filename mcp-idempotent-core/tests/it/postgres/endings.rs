@@ -115,7 +115,7 @@ async fn a_refusal_to_serialise_is_a_conflict_that_a_repeat_may_pass() {
 
 #[tokio::test]
 async fn a_session_that_sat_idle_too_long_has_committed_nothing() {
-    let idle = Duration::from_millis(50);
+    let idle = Duration::from_millis(500);
     let database = Database::with_store(|store| store.with_idle_timeout(idle)).await;
     for (index, end) in [
         End::Commit(result("result")),

@@ -110,7 +110,7 @@ async fn relay(client: TcpStream, server: TcpStream, state: Arc<State>) {
         pending.extend_from_slice(&chunk[..size]);
         while let Some(message) = next_message(&mut pending, &mut started) {
             let query = message.strip_prefix(b"Q").unwrap_or_default();
-            let commits = has(query, b"COMMIT AND CHAIN");
+            let commits = has(query, b"COMMIT");
             let cut = commits.then(|| state.cut.lock().unwrap().take()).flatten();
             match cut {
                 Some(Cut::BeforeTheServer) => {

@@ -1,5 +1,7 @@
 //! Sessions as users have them: other isolation, roles, row-level security, poolers, languages.
 
+use std::sync::Arc;
+
 use mcp_idempotent_core::{
     RecordState, Store, TransactionStore,
     store::{
@@ -35,6 +37,52 @@ async fn a_serializable_default_is_noticed_and_unrelated_calls_do_not_conflict()
             let ended = database.commit(transaction, &claim, "result").await;
             assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
         }
+    }
+}
+
+/// Many unrelated calls at once, each of which only writes: all of them commit at the first try.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn under_serializable_our_statements_make_no_call_fail() {
+    for by_default in [false, true] {
+        let database = Database::with(
+            |options| {
+                if by_default {
+                    options.options([("default_transaction_isolation", "serializable")])
+                } else {
+                    options
+                }
+            },
+            |pool| pool.max_connections(16),
+            |store| {
+                if by_default {
+                    store
+                } else {
+                    store.with_isolation(Isolation::Serializable)
+                }
+            },
+        )
+        .await;
+        let database = Arc::new(database);
+        let callers = (0..16).map(|caller| {
+            let database = Arc::clone(&database);
+            tokio::spawn(async move {
+                let mut refused = 0;
+                for call in 0..40 {
+                    let claim = claim(&format!("key-{caller}-{call}"), "{}");
+                    match database.call(&claim, "effect").await {
+                        Ended::AsAsked(_) => {}
+                        Ended::Aborted(_) => refused += 1,
+                        other => panic!("unexpected: {other:?}"),
+                    }
+                }
+                refused
+            })
+        });
+        let mut refused = 0;
+        for caller in callers.collect::<Vec<_>>() {
+            refused += caller.await.unwrap();
+        }
+        assert_eq!(refused, 0, "of 640 calls; by default: {by_default}");
     }
 }
 
@@ -224,9 +272,11 @@ async fn behind_a_pooler_that_loses_prepared_statements_calls_go_on_without() {
             |store| store.with_lookup_first(lookup_first),
         )
         .await;
-        for key in ["one", "two"] {
+        let large = "x".repeat(100_000);
+        for (key, text) in [("one", "small"), ("two", "small"), ("large", &large)] {
             let claim = claim(key, "{}");
-            let ended = database.call(&claim, key).await;
+            let transaction = database.begin(&claim).await;
+            let ended = database.commit(transaction, &claim, text).await;
             assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
             let found = database.store.begin(&claim.call, Some(&claim)).await;
             assert!(matches!(found, Ok(Claimed::Found(_))), "{found:?}");
