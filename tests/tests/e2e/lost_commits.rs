@@ -10,6 +10,7 @@ use mcp_idempotent_tests::{
 };
 use rmcp::model::CallToolRequestParams;
 use serde_json::json;
+use sqlx::{Connection as _, PgConnection};
 
 use crate::{
     processes::Site,
@@ -183,9 +184,31 @@ impl NoStandby {
         until(async || self.control.integer(&seen).await == 1).await;
     }
 
-    /// Commits wait from now on.
+    /// Commits wait from now on. The setting takes effect with the checkpointer, some time after
+    /// sessions see it: so one commit of our own has to be seen waiting.
     async fn miss(&self) {
         self.set("nobody").await;
+        let mut probe = PgConnection::connect_with(&self.control.options())
+            .await
+            .unwrap();
+        let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+            .fetch_one(&mut probe)
+            .await
+            .unwrap();
+        let waits = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid = {pid}"
+        );
+        loop {
+            let commit = effect::<Postgres>(&mut probe, "probe");
+            let waiting = until(async || self.control.integer(&waits).await == 1);
+            tokio::select! {
+                committed = commit => committed.unwrap(),
+                () = waiting => break,
+            }
+        }
+        let terminate = format!("SELECT pg_terminate_backend({pid})::int::bigint");
+        self.control.integer(&terminate).await;
+        until(async || self.control.integer(&waits).await == 0).await;
     }
 
     async fn release(&self) {
@@ -193,7 +216,8 @@ impl NoStandby {
     }
 
     async fn until_a_commit_waits(&self) {
-        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' \
+                       AND backend_type = 'client backend'";
         until(async || self.control.integer(waiting).await == 1).await;
     }
 }
@@ -293,7 +317,7 @@ async fn a_session_terminated_while_its_commit_waits_for_a_standby_has_committed
     let first = world.client.send(keyed(10)).await.unwrap();
     standby.until_a_commit_waits().await;
     let terminate = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
-                     WHERE wait_event = 'SyncRep'";
+                     WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'";
     assert_eq!(standby.control.integer(terminate).await, 1);
     let first = within_patience(first.answer()).await.unwrap();
     assert_eq!(first.success(), "x".repeat(10));
