@@ -5,6 +5,7 @@
 mod abandoned;
 mod attribute;
 mod crashes;
+mod docs;
 mod environment;
 mod identity;
 mod lost_commits;
