@@ -100,8 +100,8 @@ impl ScopeSource {
                     return Err(misconfigured(
                         "This server is reached over HTTP and does not say whose idempotency keys \
                          it is given, so the call was not executed. Its author must call \
-                         `IdempotencyBuilder::scope_from_http` (or, where every caller may see every \
-                         result, `scope_shared_by_all_callers`).",
+                         `IdempotencyBuilder::with_scope_from_http` (or, where every caller may see every \
+                         result, `with_scope_shared_by_all_callers`).",
                     ));
                 }
                 if reach == Reach::Network && key == KeyKind::Derived {
@@ -110,7 +110,7 @@ impl ScopeSource {
                          call without a key, so equal calls of different users could be taken for \
                          retries. The call was not executed. Send a key in \
                          `_meta[\"idempotency-key\"]`, or its author must call \
-                         `IdempotencyBuilder::scope_fixed` or `scope_from`.",
+                         `IdempotencyBuilder::with_fixed_scope` or `with_scope_from`.",
                     ));
                 }
                 Ok(Scope::new(STDIO))

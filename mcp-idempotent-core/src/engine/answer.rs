@@ -168,6 +168,19 @@ pub(super) fn lease_too_short(lease: Duration, limit: Duration) -> Refusal {
     )
 }
 
+pub(super) fn another_secret() -> Refusal {
+    tracing::error!(
+        "the store's records were made under another secret than this engine's; give it the same one, or name another application"
+    );
+    Refusal::new(
+        ErrorKind::Misconfigured,
+        CommitOutcome::NotCommitted,
+        Action::AskOperator,
+        "The server's secret is not the one of its idempotency records, so the call was not \
+         executed. The server's log names the remedy.",
+    )
+}
+
 /// The store failed before the handler ran.
 pub(super) fn store_unavailable(error: StoreError) -> Refusal {
     let refusal = match error.kind() {

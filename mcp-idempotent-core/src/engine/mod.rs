@@ -7,6 +7,7 @@ mod detach;
 mod flight;
 mod lent;
 mod plan;
+mod secret;
 mod status;
 
 use std::{future::Future, pin::Pin, sync::Arc};
@@ -40,6 +41,7 @@ struct Inner<S> {
     store: Arc<S>,
     application: Application,
     secret: Option<Secret>,
+    secret_fits: tokio::sync::OnceCell<()>,
     flights: Arc<Flights>,
 }
 
@@ -127,7 +129,9 @@ pub struct EngineBuilder<S> {
 
 impl<S: Store> EngineBuilder<S> {
     /// Turns record ids and fingerprints into keyed hashes. All processes that share the store
-    /// need the same secret; another one makes every earlier record unreachable.
+    /// need the same secret: under another one no earlier record is found, and a retry would run
+    /// again. The store therefore keeps a check value, and an engine with another secret, or with
+    /// none, refuses every call.
     #[must_use]
     pub fn with_secret(mut self, secret: Secret) -> Self {
         self.secret = Some(secret);
@@ -153,6 +157,7 @@ impl<S: Store> EngineBuilder<S> {
                 store: Arc::new(self.store),
                 application: self.application,
                 secret: self.secret,
+                secret_fits: tokio::sync::OnceCell::new(),
                 flights: Arc::new(Flights::new(self.waiters)),
             }),
         }

@@ -1,6 +1,6 @@
 //! What became of a call.
 
-use super::{Engine, answer};
+use super::{Engine, answer, secret::Unchecked};
 use crate::{
     error::Refusal,
     fingerprint::Identity,
@@ -14,8 +14,14 @@ impl<S: Store> Engine<S> {
     ///
     /// # Errors
     ///
-    /// The store could not be asked. Nothing was changed.
+    /// The store could not be asked, or knows the application under another secret. Nothing was
+    /// changed.
     pub async fn inspect(&self, call: CallInfo, identity: &Identity) -> Result<Inspected, Refusal> {
+        match self.inner.check_secret(&call).await {
+            Ok(()) => {}
+            Err(Unchecked::AnotherSecret) => return Err(answer::another_secret()),
+            Err(Unchecked::Store(error)) => return Err(answer::store_unavailable(error)),
+        }
         if self.inner.flights.is_running(identity.id) {
             return Ok(Inspected::InProgress);
         }

@@ -8,7 +8,7 @@
 //! 2. A tool has the [`Rule`] that names it, else that of the first predicate that holds, else the
 //!    layer's default. Under [`Rule::untouched`] its calls pass, and no `authorize` hook is asked.
 //! 3. A call with an explicit key is protected. A call without one passes, unless the rule asks for
-//!    [derived or required keys](Rule::key).
+//!    [derived or required keys](Rule::with_key).
 //! 4. A tool whose annotations say `readOnlyHint: true` is protected by an explicit key alone,
 //!    whatever its rule asks of keys. Without a key its calls pass; under a default rule in
 //!    transaction mode no transaction is opened for them.
@@ -184,7 +184,7 @@ pub struct IdempotencyLayerBuilder<S> {
 impl<S: Store> IdempotencyLayerBuilder<S> {
     /// The rule of one tool.
     #[must_use]
-    pub fn tool(mut self, name: impl Into<String>, rule: Rule<S>) -> Self {
+    pub fn with_tool(mut self, name: impl Into<String>, rule: Rule<S>) -> Self {
         self.named.push((name.into(), rule));
         self
     }
@@ -192,7 +192,7 @@ impl<S: Store> IdempotencyLayerBuilder<S> {
     /// The rule of every tool that no name is for and for whose definition the predicate holds.
     /// Earlier predicates come first.
     #[must_use]
-    pub fn tools(
+    pub fn with_tools(
         mut self,
         predicate: impl Fn(&Tool) -> bool + Send + Sync + 'static,
         rule: Rule<S>,

@@ -17,7 +17,7 @@ use crate::{
 /// What a layer does with a tool: how its effect and its record go together, and what differs from
 /// the policy of the [`Idempotency`](crate::Idempotency).
 ///
-/// Under the layer a key is not derived unless [`Rule::key`] says so: it sees tools whose author
+/// Under the layer a key is not derived unless [`Rule::with_key`] says so: it sees tools whose author
 /// did not think of retries, and equal arguments may be two intents. An explicit key protects.
 pub struct Rule<S> {
     kind: Kind<S>,
@@ -106,7 +106,7 @@ impl<S> Rule<S> {
     /// What the tool wants of a key; by default [`KeyRequirement::Explicit`], or
     /// [`KeyRequirement::Required`] where the server's policy says so.
     #[must_use]
-    pub const fn key(mut self, key: KeyRequirement) -> Self {
+    pub const fn with_key(mut self, key: KeyRequirement) -> Self {
         self.key = Some(key);
         self
     }
@@ -115,49 +115,49 @@ impl<S> Rule<S> {
     /// input schema lacks a top-level name, it is added to the tool's definition with a description
     /// for the model, and removed before the handler sees the arguments.
     #[must_use]
-    pub fn key_argument(mut self, argument: &str) -> Self {
+    pub fn with_key_argument(mut self, argument: &str) -> Self {
         self.key_argument = Some(pointer(argument));
         self
     }
 
     /// An argument that takes no part in identity: a top-level name, or a JSON pointer.
     #[must_use]
-    pub fn ignore(mut self, argument: &str) -> Self {
+    pub fn with_ignored(mut self, argument: &str) -> Self {
         self.ignored.push(pointer(argument));
         self
     }
 
     /// How long a result under an explicit key is kept.
     #[must_use]
-    pub const fn retention(mut self, retention: Duration) -> Self {
+    pub const fn with_retention(mut self, retention: Duration) -> Self {
         self.retention = Some(retention);
         self
     }
 
     /// How long a result under a derived key is kept.
     #[must_use]
-    pub const fn window(mut self, window: Duration) -> Self {
+    pub const fn with_window(mut self, window: Duration) -> Self {
         self.window = Some(window);
         self
     }
 
     /// What a duplicate of a running call does.
     #[must_use]
-    pub const fn wait(mut self, wait: Wait) -> Self {
+    pub const fn with_wait(mut self, wait: Wait) -> Self {
         self.wait = Some(wait);
         self
     }
 
     /// Lease mode: how long a claim is honoured.
     #[must_use]
-    pub const fn lease_for(mut self, lease: Duration) -> Self {
+    pub const fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
     /// What an error of the handler means for the record.
     #[must_use]
-    pub const fn on_error(mut self, on_error: OnError) -> Self {
+    pub const fn with_on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);
         self
     }

@@ -35,14 +35,14 @@ fn contract(tool: &Tool) -> &Value {
 #[tokio::test]
 async fn a_tools_contract_is_in_the_list() {
     let layer = IdempotencyLayer::builder(idempotency(), lease())
-        .tool(
+        .with_tool(
             "send_slowly",
             lease()
-                .key(KeyRequirement::Derived)
-                .ignore("trace")
-                .key_argument("/meta/key"),
+                .with_key(KeyRequirement::Derived)
+                .with_ignored("trace")
+                .with_key_argument("/meta/key"),
         )
-        .tool("fail", Rule::untouched())
+        .with_tool("fail", Rule::untouched())
         .build()
         .unwrap();
     let client = connect(Mailer::new().idempotent(layer)).await;
@@ -87,8 +87,8 @@ async fn the_server_says_what_it_can_do() {
 #[tokio::test]
 async fn a_key_argument_is_added_to_the_schema_and_taken_out_of_the_arguments() {
     let rule = lease()
-        .key(KeyRequirement::Required)
-        .key_argument("idempotency_key");
+        .with_key(KeyRequirement::Required)
+        .with_key_argument("idempotency_key");
     let server = Mailer::new().idempotent(layer(rule));
     let defined = server.get_tool("send").unwrap();
     let client = connect(server).await;
@@ -280,9 +280,9 @@ impl ServerHandler for Changing {
 #[tokio::test]
 async fn a_list_that_passes_by_replaces_what_was_looked_up() {
     let layer = IdempotencyLayer::builder(idempotency(), Rule::untouched())
-        .tools(
+        .with_tools(
             |tool| tool.description.as_deref() == Some("again"),
-            lease().key(KeyRequirement::Derived),
+            lease().with_key(KeyRequirement::Derived),
         )
         .build()
         .unwrap();

@@ -115,7 +115,7 @@ fn builder() -> IdempotencyBuilder<MemoryStore> {
 /// Whose key it is stands in a header that an authentication layer would have checked.
 fn by_user(builder: IdempotencyBuilder<MemoryStore>) -> Idempotency<MemoryStore> {
     builder
-        .scope_from(|context| {
+        .with_scope_from(|context| {
             let parts = context.extensions.get::<http::request::Parts>();
             let user = parts.and_then(|parts| parts.headers.get("x-user")?.to_str().ok());
             user.map(Scope::new)

@@ -47,7 +47,7 @@ async fn calls_without_a_key_pass_unless_derived_keys_are_asked_for() {
     assert_eq!(send(&client, Value::Null).await, 1);
     assert_eq!(send(&client, Value::Null).await, 2);
 
-    let derived = lease().key(KeyRequirement::Derived);
+    let derived = lease().with_key(KeyRequirement::Derived);
     let client = connect(Mailer::new().idempotent(layer(derived))).await;
     assert_eq!(send(&client, Value::Null).await, 1);
     assert_eq!(send(&client, Value::Null).await, 1);
@@ -55,7 +55,7 @@ async fn calls_without_a_key_pass_unless_derived_keys_are_asked_for() {
 
 #[tokio::test]
 async fn a_required_key_is_required() {
-    let required = lease().key(KeyRequirement::Required);
+    let required = lease().with_key(KeyRequirement::Required);
     let server = Mailer::new().idempotent(layer(required));
     let client = connect(server.clone()).await;
     let answer = call(&client, params("send", hello(), Value::Null)).await;
@@ -68,7 +68,7 @@ async fn a_required_key_is_required() {
 
 #[tokio::test]
 async fn a_tool_that_only_reads_is_left_alone_unless_a_key_is_sent() {
-    let strict = lease().key(KeyRequirement::Required);
+    let strict = lease().with_key(KeyRequirement::Required);
     let client = connect(Mailer::new().idempotent(layer(strict))).await;
     let look = |meta| call(&client, params("look", hello(), meta));
     assert_eq!(number(&look(Value::Null).await), 1);
@@ -80,12 +80,12 @@ async fn a_tool_that_only_reads_is_left_alone_unless_a_key_is_sent() {
 #[tokio::test]
 async fn a_name_comes_before_a_predicate_and_that_before_the_default() {
     let layer = IdempotencyLayer::builder(idempotency(), Rule::untouched())
-        .tools(
+        .with_tools(
             |tool| tool.name.starts_with("send"),
-            lease().key(KeyRequirement::Derived),
+            lease().with_key(KeyRequirement::Derived),
         )
-        .tools(|tool| tool.name == "send", Rule::untouched())
-        .tool("send_slowly", lease())
+        .with_tools(|tool| tool.name == "send", Rule::untouched())
+        .with_tool("send_slowly", lease())
         .build()
         .unwrap();
     let server = Mailer::new().idempotent(layer);
@@ -108,7 +108,9 @@ async fn a_name_comes_before_a_predicate_and_that_before_the_default() {
 
 #[tokio::test]
 async fn ignored_arguments_take_no_part() {
-    let rule = lease().key(KeyRequirement::Derived).ignore("text");
+    let rule = lease()
+        .with_key(KeyRequirement::Derived)
+        .with_ignored("text");
     let client = connect(Mailer::new().idempotent(layer(rule))).await;
     assert_eq!(send(&client, Value::Null).await, 1);
     let answer = call(
@@ -125,15 +127,15 @@ fn rules_that_contradict_themselves_are_refused_when_the_layer_is_built() {
     for (rule, expected) in [
         (Rule::lease(OnError::Default), "OnError::InDoubt"),
         (Rule::lease(OnError::Commit), "OnError::InDoubt"),
-        (lease().retention(Duration::ZERO), "retention"),
-        (lease().lease_for(Duration::ZERO), "lease"),
+        (lease().with_retention(Duration::ZERO), "retention"),
+        (lease().with_lease(Duration::ZERO), "lease"),
     ] {
         let error = IdempotencyLayer::new(idempotency(), rule).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
     let error = IdempotencyLayer::builder(idempotency(), lease())
-        .tool("send", lease())
-        .tool("send", Rule::untouched())
+        .with_tool("send", lease())
+        .with_tool("send", Rule::untouched())
         .build()
         .unwrap_err();
     assert!(error.to_string().contains("`send`"), "{error}");

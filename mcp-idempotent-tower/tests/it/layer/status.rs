@@ -104,7 +104,9 @@ async fn a_running_call_is_in_progress_and_one_that_broke_off_in_doubt() {
 
 #[tokio::test]
 async fn a_call_without_a_key_is_asked_for_by_itself() {
-    let derived = lease().key(KeyRequirement::Derived).ignore("text");
+    let derived = lease()
+        .with_key(KeyRequirement::Derived)
+        .with_ignored("text");
     let client = connect(Mailer::new().idempotent(layer(derived))).await;
     let call = json!({ "tool": "send", "arguments": hello() });
     assert_eq!(status(&client, call.clone()).await["state"], "not_seen");
@@ -137,11 +139,11 @@ async fn a_request_that_names_no_call_is_refused() {
 async fn scope_and_authorize_are_asked() {
     let scoped = |name: &'static str| {
         Idempotency::builder("mailer", MemoryStore::new())
-            .scope_from(move |context| {
+            .with_scope_from(move |context| {
                 let who = context.meta.get("who").and_then(Value::as_str);
                 who.map(Scope::new).ok_or_else(|| Denied::new(name))
             })
-            .authorize(|_, tool| {
+            .with_authorize(|_, tool| {
                 let denied = tool == "look";
                 Box::pin(async move {
                     if denied {

@@ -65,7 +65,7 @@ async fn the_effect_of_an_error_or_a_panic_is_rolled_back() {
     );
     assert_eq!(ledger.charges().await, 0);
 
-    let rule = Rule::transaction().on_error(OnError::Commit);
+    let rule = Rule::transaction().with_on_error(OnError::Commit);
     let client = connect(ledger.clone().behind(rule)).await;
     let answer = call(&client, params("charge_and_fail", Value::Null, key("c"))).await;
     assert_eq!(answer["result"]["isError"], true, "{answer}");
@@ -122,7 +122,7 @@ async fn taking_a_transaction_where_none_is_open_is_an_error_that_says_so() {
 async fn a_tool_that_never_takes_the_transaction_is_answered_with_an_error() {
     let directory = TempDir::new().unwrap();
     let ledger = Ledger::open(&directory).await;
-    let rule = Rule::transaction().on_error(OnError::Record);
+    let rule = Rule::transaction().with_on_error(OnError::Record);
     let client = connect(ledger.clone().behind(rule)).await;
     for _ in 0..2 {
         let answer = call(&client, params("never_take", Value::Null, key("k"))).await;
@@ -154,7 +154,7 @@ async fn keyed_as(client: &Client, tool: &'static str, as_key: &str) -> Value {
 async fn a_tool_that_only_reads_needs_no_transaction() {
     let directory = TempDir::new().unwrap();
     let ledger = Ledger::open(&directory).await;
-    let rule = Rule::transaction().key(KeyRequirement::Derived);
+    let rule = Rule::transaction().with_key(KeyRequirement::Derived);
     let client = connect(ledger.clone().behind(rule)).await;
     for meta in [Value::Null, key("k"), key("k")] {
         let answer = call(&client, params("count", Value::Null, meta)).await;

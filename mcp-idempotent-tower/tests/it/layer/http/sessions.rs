@@ -85,7 +85,10 @@ async fn without_a_scope_a_keyed_call_is_refused_with_the_name_of_the_remedy() {
     assert!(message.contains("scope_from"), "{message}");
     assert_eq!(server.handler().sent(), 0);
 
-    let shared = builder().scope_shared_by_all_callers().build().unwrap();
+    let shared = builder()
+        .with_scope_shared_by_all_callers()
+        .build()
+        .unwrap();
     let site = Site::of(behind(&Mailer::new(), &shared), Mode::Sessions).await;
     assert_eq!(send(&connect(site, "ann").await, key("k")).await, 1);
     assert_eq!(send(&connect(site, "bob").await, key("k")).await, 1);
