@@ -41,8 +41,8 @@ pub use bytes::Bytes;
 pub use crate::{
     canonical::CanonicalArguments,
     engine::{
-        Answer, Authorize, Begun, DetachOnDrop, Engine, Interrupted, LeaseAttempt, Request,
-        TransactionAttempt,
+        Answer, Authorize, Begun, DetachOnDrop, Engine, Interrupted, LeaseAttempt, LentAttempt,
+        Request, TransactionAttempt,
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     fingerprint::{Fingerprint, Identity, InvalidSecret, KeyKind, RecordId, Secret},

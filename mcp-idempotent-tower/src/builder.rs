@@ -25,6 +25,12 @@ pub struct BuildError {
     message: String,
 }
 
+impl BuildError {
+    pub(crate) const fn new(message: String) -> Self {
+        Self { message }
+    }
+}
+
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -180,7 +186,7 @@ impl<S> fmt::Debug for IdempotencyBuilder<S> {
 
 const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
 
-fn check(policy: &Policy) -> Result<(), BuildError> {
+pub(crate) fn check(policy: &Policy) -> Result<(), BuildError> {
     let wait = match policy.wait {
         Wait::UpTo(bound) => bound,
         _ => Duration::from_secs(1),

@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
     Action, Answer, Begun, CallInfo, CanonicalArguments, CommitOutcome, DetachOnDrop, ErrorKind,
     Interrupted, KeyKind, KeyRequirement, Policy, Refusal, Request, Scope, Store, TransactionStore,
+    telemetry::UNLISTED_TOOL,
 };
 use rmcp::{ErrorData, handler::server::tool::IntoCallToolResult, model::CallToolResponse};
 
@@ -55,7 +56,7 @@ where
 {
     let policy = idempotency.policy_of(options);
     let answer = async {
-        let request = identify(idempotency, &policy, &call)?;
+        let request = identify(idempotency, &policy, &call, true)?;
         let authorize = idempotency
             .settings()
             .authorize
@@ -86,7 +87,9 @@ where
             let call = without_added_argument(call, options);
             let idempotency = idempotency.clone();
             let handler = handler();
+            let running = idempotency.executions().enter();
             DetachOnDrop::new(async move {
+                let _running = running;
                 let outcome = attempt
                     .run(move |connection| handler(call, connection))
                     .await;
@@ -112,7 +115,7 @@ where
 {
     let policy = idempotency.policy_of(options);
     let answer = async {
-        let request = identify(idempotency, &policy, &call)?;
+        let request = identify(idempotency, &policy, &call, true)?;
         let authorize = idempotency
             .settings()
             .authorize
@@ -139,7 +142,9 @@ where
     let call = without_added_argument(call, options);
     let idempotency = idempotency.clone();
     let handler = handler();
+    let running = idempotency.executions().enter();
     DetachOnDrop::new(async move {
+        let _running = running;
         let Some(mut attempt) = attempt else {
             return Outcome::from(handler(call).await).0.result;
         };
@@ -152,13 +157,25 @@ where
     .await
 }
 
-fn identify<'a, S: Store>(
+pub(crate) fn identify<'a, S: Store>(
     idempotency: &Idempotency<S>,
     policy: &'a Arc<Policy>,
     call: &Call,
+    is_listed: bool,
 ) -> Result<Request<'a>, Refusal> {
-    identity_of(idempotency, policy, call)
-        .inspect_err(|refusal| idempotency.engine.observe_refusal(&*call.name, refusal))
+    match identity_of(idempotency, policy, call) {
+        Ok(request) if is_listed => Ok(request),
+        Ok(request) => Ok(request.with_unlisted_tool()),
+        Err(refusal) => {
+            let tool = if is_listed {
+                &*call.name
+            } else {
+                UNLISTED_TOOL
+            };
+            idempotency.engine.observe_refusal(tool, &refusal);
+            Err(refusal)
+        }
+    }
 }
 
 fn identity_of<'a, S: Store>(
@@ -215,7 +232,10 @@ fn handled(
     }
 }
 
-fn answer_without_running<S>(idempotency: &Idempotency<S>, answer: Answer) -> ToolResult {
+pub(crate) fn answer_without_running<S>(
+    idempotency: &Idempotency<S>,
+    answer: Answer,
+) -> ToolResult {
     match answer {
         Answer::Replayed(replay) => {
             result::replay(&replay, idempotency.settings().announce_replays).unwrap_or_else(
@@ -230,7 +250,7 @@ fn answer_without_running<S>(idempotency: &Idempotency<S>, answer: Answer) -> To
     }
 }
 
-fn answer_after_running<S>(
+pub(crate) fn answer_after_running<S>(
     idempotency: &Idempotency<S>,
     answer: Answer,
     handled: Handled,
@@ -241,7 +261,7 @@ fn answer_after_running<S>(
     }
 }
 
-fn refuse<S>(idempotency: &Idempotency<S>, refusal: &Refusal) -> ToolResult {
+pub(crate) fn refuse<S>(idempotency: &Idempotency<S>, refusal: &Refusal) -> ToolResult {
     if idempotency.settings().refusals_as_results {
         Ok(wire::error_result(refusal).into())
     } else {
@@ -277,7 +297,7 @@ fn unreadable() -> Refusal {
     )
 }
 
-fn unprotected_transaction() -> Refusal {
+pub(crate) fn unprotected_transaction() -> Refusal {
     Refusal::new(
         ErrorKind::StoreUnavailable,
         CommitOutcome::NotCommitted,

@@ -4,12 +4,14 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, PoisonError, RwLock},
+    time::Duration,
 };
 
 use mcp_idempotent_core::{Application, Engine, Policy, Store};
 
 use crate::{
     builder::IdempotencyBuilder,
+    executions::{Executions, StillRunning},
     options::ToolOptions,
     scope::{AuthorizeHook, ScopeSource},
 };
@@ -28,6 +30,7 @@ struct Shared {
     settings: Settings,
     /// The policy of each annotated tool, by the address of its static options.
     policies: RwLock<HashMap<usize, Arc<Policy>>>,
+    executions: Executions,
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +60,7 @@ impl<S: Store> Idempotency<S> {
             shared: Arc::new(Shared {
                 settings,
                 policies: RwLock::default(),
+                executions: Executions::default(),
             }),
         }
     }
@@ -75,6 +79,27 @@ impl<S: Store> Idempotency<S> {
 }
 
 impl<S> Idempotency<S> {
+    pub(crate) fn executions(&self) -> &Executions {
+        &self.shared.executions
+    }
+
+    /// How many handlers run under a claim now, those whose caller is gone included.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.shared.executions.running()
+    }
+
+    /// Waits until no handler runs, those whose caller is gone included, and every record is
+    /// written. It does not keep new calls from coming: stop the transport first.
+    ///
+    /// # Errors
+    ///
+    /// Handlers still run at the deadline. They go on; when the runtime ends first, a transaction is
+    /// rolled back and a lease lapses into doubt.
+    pub async fn shutdown(&self, deadline: Duration) -> Result<(), StillRunning> {
+        self.shared.executions.drain(deadline).await
+    }
+
     pub(crate) fn settings(&self) -> &Settings {
         &self.shared.settings
     }

@@ -20,11 +20,19 @@ pub mod __private;
 mod builder;
 mod call;
 mod execute;
+mod executions;
+mod extract;
+pub mod http;
 mod idempotency;
+pub mod layer;
 mod not_executed;
 mod options;
 mod result;
 pub mod scope;
+mod server;
+mod service;
+mod status;
+mod tool_call;
 pub mod wire;
 
 #[cfg(feature = "postgres")]
@@ -42,9 +50,15 @@ pub use mcp_idempotent_macros::idempotent;
 
 pub use crate::{
     builder::{BuildError, IdempotencyBuilder},
+    executions::StillRunning,
+    extract::Tx,
     idempotency::Idempotency,
+    layer::{IdempotencyLayer, IdempotencyService},
     not_executed::NotExecuted,
     scope::Denied,
+    server::{LayeredServer, ServerExt},
+    service::{ErrorOrigin, HandlerService, IntoErrorData, ToolService},
+    tool_call::ToolCall,
 };
 
 /// The README's code, compiled.

@@ -140,7 +140,12 @@ pub(crate) fn replay(replay: &Replay, announce: bool) -> Result<ToolResult, serd
     Ok(result)
 }
 
-fn decode(stored: &[u8]) -> Result<ToolResult, serde_json::Error> {
+/// The recorded result, as it was recorded.
+///
+/// # Errors
+///
+/// As for [`replay`].
+pub(crate) fn decode(stored: &[u8]) -> Result<ToolResult, serde_json::Error> {
     let [VERSION, tag, json @ ..] = stored else {
         return Err(unknown_form());
     };

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use mcp_idempotent_core::{KeyRequirement, Refusal, Timestamp};
+use mcp_idempotent_core::{
+    Action, CommitOutcome, KeyRequirement, Policy, Refusal, Timestamp, Wait,
+};
 use rmcp::{
     ErrorData,
-    model::{CallToolResult, ContentBlock, ErrorCode, MetaObject},
+    model::{CallToolResult, ContentBlock, ErrorCode, JsonObject, MetaObject},
 };
 use serde_json::{Map, Value, json};
 
@@ -25,6 +27,18 @@ pub const CONTRACT: &str = "io.github.mcp-idempotent/idempotency";
 
 /// `_meta` of a refusal that is given as a tool result: what [`error_data`] puts in `data`.
 pub const REFUSAL: &str = "io.github.mcp-idempotent/refusal";
+
+/// The extension in `capabilities.extensions` of a server with our layer.
+pub const EXTENSION: &str = "io.github.mcp-idempotent/idempotency";
+
+/// The request that asks what became of a call.
+pub const STATUS_METHOD: &str = "io.github.mcp-idempotent/status";
+
+/// Where SEP-3182 puts the key: `params.idempotencyKey`.
+pub const KEY_MEMBER: &str = "idempotencyKey";
+
+/// Where SEP-3182 says that a server knows it: `capabilities.tools.idempotency`.
+pub const SEP_CAPABILITY: &str = "idempotency";
 
 /// Marks an error in `data` that proves that nothing happened; removed before it is sent.
 pub(crate) const NOT_EXECUTED: &str = "io.github.mcp-idempotent/not-executed";
@@ -81,6 +95,10 @@ pub(crate) fn replay_notice(at: Timestamp) -> ContentBlock {
     ))
 }
 
+/// Members of a contract.
+pub(crate) const KEY_ARGUMENT: &str = "keyArgument";
+pub(crate) const IGNORED: &str = "ignoredArguments";
+
 /// What the attribute says of a tool. What it leaves to the server's policy is not listed: the
 /// tool's definition is made without the server.
 pub(crate) fn contract(options: &ToolOptions) -> Value {
@@ -91,15 +109,13 @@ pub(crate) fn contract(options: &ToolOptions) -> Value {
     };
     contract.insert("mode".into(), mode.into());
     if let Some(key) = options.key {
-        let key = match key {
-            KeyRequirement::Explicit => "optional",
-            KeyRequirement::Required => "required",
-            _ => "derived",
-        };
-        contract.insert("key".into(), key.into());
+        contract.insert("key".into(), requirement(key).into());
     }
     if let Some(pointer) = options.key_argument {
-        contract.insert("keyArgument".into(), pointer.into());
+        contract.insert(KEY_ARGUMENT.into(), pointer.into());
+    }
+    if !options.ignored.is_empty() {
+        contract.insert(IGNORED.into(), options.ignored.into());
     }
     for (name, duration) in [
         ("retentionMs", options.retention),
@@ -110,6 +126,114 @@ pub(crate) fn contract(options: &ToolOptions) -> Value {
         }
     }
     Value::Object(contract)
+}
+
+/// What the layer says of a tool: all of it is known.
+pub(crate) fn contract_of(policy: &Policy, mode: &'static str) -> Value {
+    let mut contract = Map::new();
+    contract.insert("mode".into(), mode.into());
+    contract.insert("key".into(), requirement(policy.key).into());
+    if let Some(pointer) = policy.key_argument.as_deref() {
+        contract.insert(KEY_ARGUMENT.into(), pointer.into());
+    }
+    if !policy.ignored.is_empty() {
+        let ignored: Vec<&str> = policy.ignored.iter().map(|pointer| &**pointer).collect();
+        contract.insert(IGNORED.into(), ignored.into());
+    }
+    contract.insert("retentionMs".into(), millis(policy.retention));
+    if policy.key == KeyRequirement::Derived {
+        contract.insert("windowMs".into(), millis(policy.window));
+    }
+    Value::Object(contract)
+}
+
+fn requirement(key: KeyRequirement) -> &'static str {
+    match key {
+        KeyRequirement::Explicit => "optional",
+        KeyRequirement::Required => "required",
+        _ => "derived",
+    }
+}
+
+/// What the server says in `capabilities.extensions`.
+pub(crate) fn capability(policy: &Policy) -> JsonObject {
+    let mut capability = Map::new();
+    capability.insert("retentionMs".into(), millis(policy.retention));
+    let keys = [KEY, KEY_ALIAS].map(|name| format!("_meta[\"{name}\"]"));
+    capability.insert("keys".into(), keys.to_vec().into());
+    match policy.wait {
+        Wait::UpTo(bound) => {
+            capability.insert("inProgress".into(), "wait".into());
+            capability.insert("waitMs".into(), millis(bound));
+        }
+        _ => {
+            capability.insert("inProgress".into(), "reject".into());
+        }
+    }
+    capability.insert("statusMethod".into(), STATUS_METHOD.into());
+    capability
+}
+
+fn of_a_layer(kind: &str, outcome: CommitOutcome, message: &'static str) -> ErrorData {
+    let mut data = Map::new();
+    data.insert("type".into(), kind.into());
+    data.insert("outcome".into(), outcome.as_str().into());
+    data.insert("action".into(), Action::RetrySameKey.as_str().into());
+    if outcome == CommitOutcome::NotCommitted {
+        data.insert("retryAfterMs".into(), 1000.into());
+    }
+    ErrorData::internal_error(message, Some(Value::Object(data)))
+}
+
+const TIMED_OUT: &str = "call_timed_out";
+const FAILED: &str = "call_failed";
+
+/// Whether it is an error of ours that says that the handler may have been cut off.
+pub(crate) fn is_of_unknown_outcome(error: &ErrorData) -> bool {
+    let kind = error.data.as_ref().and_then(|data| data.get("type"));
+    kind.is_some_and(|kind| kind == TIMED_OUT || kind == FAILED)
+}
+
+/// A timeout above or below us.
+pub(crate) fn timed_out() -> ErrorData {
+    of_a_layer(
+        TIMED_OUT,
+        CommitOutcome::Unknown,
+        "The call took longer than the server waits, so it is not known whether it took effect. If \
+         it was sent with an idempotency key, send the same call with the same key to get its \
+         result; without one, look before repeating it.",
+    )
+}
+
+/// A load limit refused the call.
+pub(crate) fn overloaded() -> ErrorData {
+    of_a_layer(
+        "server_overloaded",
+        CommitOutcome::NotCommitted,
+        "The server is too busy, so the call was not executed. Wait, then send it again with the \
+         same key.",
+    )
+}
+
+/// A service below the client and above the handler could not take the call.
+pub(crate) fn not_called() -> ErrorData {
+    of_a_layer(
+        "call_not_executed",
+        CommitOutcome::NotCommitted,
+        "The server could not take the call, so it was not executed. Send it again with the same \
+         key.",
+    )
+}
+
+/// A service gave the call up.
+pub(crate) fn failed() -> ErrorData {
+    of_a_layer(
+        FAILED,
+        CommitOutcome::Unknown,
+        "The call failed in the server, and it is not known whether it took effect. If it was sent \
+         with an idempotency key, send the same call with the same key to find out; without one, \
+         look before repeating it.",
+    )
 }
 
 /// The key argument in a tool's input schema, in words for a model.

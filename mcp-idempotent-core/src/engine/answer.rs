@@ -168,6 +168,19 @@ pub(super) fn lease_too_short(lease: Duration, limit: Duration) -> Refusal {
     )
 }
 
+pub(super) fn another_secret() -> Refusal {
+    tracing::error!(
+        "the store's records were made under another secret than this engine's; give it the same one, or name another application"
+    );
+    Refusal::new(
+        ErrorKind::Misconfigured,
+        CommitOutcome::NotCommitted,
+        Action::AskOperator,
+        "The server's secret is not the one of its idempotency records, so the call was not \
+         executed. The server's log names the remedy.",
+    )
+}
+
 /// The store failed before the handler ran.
 pub(super) fn store_unavailable(error: StoreError) -> Refusal {
     let refusal = match error.kind() {
@@ -240,6 +253,20 @@ pub(super) fn commit_unknown(error: StoreError) -> Refusal {
          new key.",
     )
     .with_source(error)
+}
+
+pub(super) fn still_held() -> Refusal {
+    tracing::error!(
+        "a handler returned while something it started still held the transaction; it will be rolled back"
+    );
+    Refusal::new(
+        ErrorKind::OutcomeUnknown,
+        CommitOutcome::Unknown,
+        Action::AskOperator,
+        "The tool returned while something it had started was still using its database \
+         transaction, so the call was not committed. What is written later is rolled back. Ask the \
+         operator to look before repeating it.",
+    )
 }
 
 pub(super) fn ended_by_handler() -> Refusal {

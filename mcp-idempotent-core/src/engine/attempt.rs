@@ -1,6 +1,6 @@
 //! An attempt: one run of the handler under a claim.
 
-use std::{cell::RefCell, future::Future, panic::AssertUnwindSafe, sync::Arc};
+use std::{cell::RefCell, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
@@ -35,7 +35,7 @@ pub(super) fn is_held_by_this_task(id: RecordId) -> bool {
 }
 
 /// Runs a handler, seen from outside and known to its task.
-async fn holding<F: Future>(context: &Context, future: F) -> F::Output {
+pub(super) async fn holding<F: Future>(context: &Context, future: F) -> F::Output {
     let _timed = context.observed.handler();
     let future = future.instrument(context.observed.span());
     let Some(id) = context.id() else {
@@ -69,15 +69,29 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
+/// Runs a handler for as long as it may hold its transaction.
+pub(super) async fn run_for<T, P>(
+    limit: Option<Duration>,
+    handler: impl Future<Output = Result<T, P>>,
+) -> Result<T, Interrupted> {
+    let ended = match limit {
+        Some(limit) => tokio::time::timeout(limit, handler)
+            .await
+            .map_err(|_| Interrupted::OverTime)?,
+        None => handler.await,
+    };
+    ended.map_err(|_| Interrupted::Panicked)
+}
+
 /// What an attempt needs to know of its call.
 pub(super) struct Context {
-    protected: Option<Protected>,
+    pub(super) protected: Option<Protected>,
     policy: Arc<Policy>,
     call: crate::store::CallInfo,
     observed: ObservedCall,
 }
 
-struct Protected {
+pub(super) struct Protected {
     identity: Identity,
     claim: Claim,
     leader: Leader,
@@ -111,7 +125,7 @@ impl Context {
         }
     }
 
-    fn id(&self) -> Option<RecordId> {
+    pub(super) fn id(&self) -> Option<RecordId> {
         self.protected
             .as_ref()
             .map(|protected| protected.identity.id)
@@ -122,7 +136,7 @@ impl Context {
     }
 
     /// The handler has ended.
-    fn handled(&mut self, kind: ResultKind) -> ObservedCall {
+    pub(super) fn handled(&mut self, kind: ResultKind) -> ObservedCall {
         self.observed.handled(kind, self.protected.is_some());
         std::mem::replace(&mut self.observed, ObservedCall::unobserved())
     }
@@ -175,7 +189,7 @@ impl Protected {
         }
     }
 
-    fn refuse(self, refusal: Refusal) -> Answer {
+    pub(super) fn refuse(self, refusal: Refusal) -> Answer {
         self.leader.fail();
         Answer::Refused(refusal)
     }
@@ -184,9 +198,9 @@ impl Protected {
 /// An attempt in transaction mode. Dropping it rolls the handler's writes back, records nothing,
 /// and lets one of those who wait claim anew.
 pub struct TransactionAttempt<S: TransactionStore> {
-    store: Arc<S>,
-    transaction: S::Transaction,
-    context: Context,
+    pub(super) store: Arc<S>,
+    pub(super) transaction: S::Transaction,
+    pub(super) context: Context,
 }
 
 impl<S: TransactionStore> TransactionAttempt<S> {
@@ -217,14 +231,7 @@ impl<S: TransactionStore> TransactionAttempt<S> {
         let transaction = &mut *self.transaction;
         // Calling the handler may panic too, before there is a future.
         let handler = AssertUnwindSafe(async move { handler(transaction).await }).catch_unwind();
-        let handler = holding(context, handler);
-        let ended = match self.store.transaction_limit() {
-            Some(limit) => tokio::time::timeout(limit, handler)
-                .await
-                .map_err(|_| Interrupted::OverTime)?,
-            None => handler.await,
-        };
-        ended.map_err(|_| Interrupted::Panicked)
+        run_for(self.store.transaction_limit(), holding(context, handler)).await
     }
 
     /// Ends the transaction as the handler's result and the policy say, and answers the caller.

@@ -11,6 +11,7 @@ use super::{
     attempt::{self, Context, HeldLease},
     detach::DetachOnDrop,
     flight::{Entry, Leader, Ticket, Wake},
+    secret::Unchecked,
 };
 use crate::{
     error::Refusal,
@@ -188,6 +189,14 @@ impl<S: Store> Engine<S> {
                 Err(error) => answer::store_unavailable(error).into(),
             };
         };
+        match self.inner.check_secret(&request.call).await {
+            Ok(()) => {}
+            Err(Unchecked::AnotherSecret) => return answer::another_secret().into(),
+            Err(Unchecked::Store(error)) if fail_open && error.is_transient() => {
+                return Led::Unprotected;
+            }
+            Err(Unchecked::Store(error)) => return answer::store_unavailable(error).into(),
+        }
         if attempt::is_held_by_this_task(identity.id) {
             return answer::called_from_itself().into();
         }

@@ -149,6 +149,11 @@ impl Flights {
         Arc::strong_count(&self.waiting) - 1
     }
 
+    /// Whether a call of this record is known to run.
+    pub(super) fn is_running(&self, id: RecordId) -> bool {
+        self.shard(id).get(&id).is_some_and(|flight| flight.running)
+    }
+
     fn shard(&self, id: RecordId) -> MutexGuard<'_, HashMap<RecordId, Flight>> {
         let shard = usize::from(id.as_bytes()[0]) % SHARDS;
         self.shards[shard]

@@ -5,7 +5,10 @@ mod attempt;
 mod begin;
 mod detach;
 mod flight;
+mod lent;
 mod plan;
+mod secret;
+mod status;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -25,6 +28,7 @@ pub use self::{
     attempt::{Interrupted, LeaseAttempt, TransactionAttempt},
     detach::DetachOnDrop,
     flight::Round,
+    lent::LentAttempt,
 };
 
 use self::flight::{Flights, WaiterLimits};
@@ -38,6 +42,7 @@ struct Inner<S> {
     store: Arc<S>,
     application: Application,
     secret: Option<Secret>,
+    secret_fits: tokio::sync::OnceCell<()>,
     flights: Arc<Flights>,
 }
 
@@ -132,7 +137,9 @@ pub struct EngineBuilder<S> {
 
 impl<S: Store> EngineBuilder<S> {
     /// Turns record ids and fingerprints into keyed hashes. All processes that share the store
-    /// need the same secret; another one makes every earlier record unreachable.
+    /// need the same secret: under another one no earlier record is found, and a retry would run
+    /// again. The store therefore keeps a check value, and an engine with another secret, or with
+    /// none, refuses every call.
     #[must_use]
     pub fn with_secret(mut self, secret: Secret) -> Self {
         self.secret = Some(secret);
@@ -158,6 +165,7 @@ impl<S: Store> EngineBuilder<S> {
                 store: Arc::new(self.store),
                 application: self.application,
                 secret: self.secret,
+                secret_fits: tokio::sync::OnceCell::new(),
                 flights: Arc::new(Flights::new(self.waiters)),
             }),
         }

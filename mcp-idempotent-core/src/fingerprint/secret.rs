@@ -5,7 +5,11 @@ use std::fmt;
 use hmac::{Hmac, KeyInit};
 use sha2::Sha256;
 
-use super::hash::{self, FieldHash};
+use super::{
+    Fingerprint, RecordId,
+    hash::{self, FieldHash},
+};
+use crate::scope::Application;
 
 /// A secret that turns record ids and fingerprints into keyed hashes (HMAC-SHA-256), so that
 /// low-entropy arguments cannot be guessed from a dump of the table.
@@ -52,6 +56,24 @@ impl Secret {
         let mut value = [0; Self::CHECK_LENGTH];
         value.copy_from_slice(&digest[..Self::CHECK_LENGTH]);
         value
+    }
+
+    /// Where a store keeps the check value of an application's secret: the id of a record that no
+    /// call can have, and the check value as its fingerprint.
+    pub(crate) fn check_record(
+        application: &Application,
+        secret: Option<&Self>,
+    ) -> (RecordId, Fingerprint) {
+        let id = FieldHash::new(None, hash::SECRET_CHECK)
+            .field(application.as_str())
+            .finish();
+        let mut digest = [0; 32];
+        if let Some(secret) = secret {
+            digest[..Self::CHECK_LENGTH].copy_from_slice(&secret.check_value());
+        }
+        // No call has version 0.
+        let fingerprint = Fingerprint { version: 0, digest };
+        (RecordId::from_bytes(id), fingerprint)
     }
 
     pub(super) fn keyed_hash(&self) -> Hmac<Sha256> {

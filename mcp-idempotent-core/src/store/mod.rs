@@ -136,6 +136,21 @@ pub enum Claimed<C> {
     Found(Record),
 }
 
+/// What a store knows of a key.
+#[derive(Debug)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the engine must answer every finding"
+)]
+pub enum Inspected {
+    /// There is no record, and nobody holds the key.
+    NotSeen,
+    /// An attempt holds the key, and there is no record yet.
+    InProgress,
+    /// A record tells.
+    Found(Record),
+}
+
 /// A claim of lease mode: a right with an end, and the token that proves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -257,6 +272,24 @@ pub trait Store: Send + Sync + 'static {
         &self,
         claim: &Claim,
     ) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send;
+
+    /// As [`look_up`](Self::look_up), but certain of what runs: [`Inspected::NotSeen`] only after
+    /// the key was seen to be free. It takes no claim, and never makes a concurrent claim fail.
+    ///
+    /// A store whose attempts are all visible in its records (lease mode alone) needs nothing else
+    /// than the default.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked. Nothing was changed.
+    fn inspect(&self, claim: &Claim) -> impl Future<Output = Result<Inspected, StoreError>> + Send {
+        async move {
+            Ok(match self.look_up(claim).await? {
+                Some(record) => Inspected::Found(record),
+                None => Inspected::NotSeen,
+            })
+        }
+    }
 
     /// Lease mode: claims durably, before the handler starts.
     ///

@@ -8,7 +8,7 @@ use super::{Harness, another_call, claim, fresh_claim, lease_of, record_of, resu
 use crate::{
     policy::OnExpired,
     record::RecordState,
-    store::{Claimed, Completion, Lease, LeaseEnd, Store as _},
+    store::{Claimed, Completion, Inspected, Lease, LeaseEnd, Store as _},
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -333,6 +333,31 @@ pub async fn a_look_up_sees_the_record_and_claims_nothing<H: Harness>(harness: A
         .await
         .expect("a record");
     assert_eq!(record.fingerprint, claim.fingerprint);
+}
+
+pub async fn an_inspection_tells_what_a_key_holds_and_claims_nothing<H: Harness>(harness: Arc<H>) {
+    let claim = fresh_claim();
+    let store = harness.store();
+    let inspect = async || store.inspect(&claim).await.expect("the store answers");
+    for _ in 0..2 {
+        let seen = inspect().await;
+        assert!(matches!(seen, Inspected::NotSeen), "{seen:?}");
+    }
+    let lease = lease_of(store, &claim).await;
+    match inspect().await {
+        Inspected::InProgress => {}
+        Inspected::Found(record) => {
+            assert!(matches!(record.state, RecordState::InProgress { .. }));
+        }
+        Inspected::NotSeen => panic!("a running call was not seen"),
+    }
+    let ended = store.complete(&lease, result("done")).await;
+    assert!(matches!(ended, Ok(LeaseEnd::Done(_))), "{ended:?}");
+    let Inspected::Found(record) = inspect().await else {
+        panic!("expected a record");
+    };
+    assert_eq!(record.fingerprint, claim.fingerprint);
+    assert!(matches!(record.state, RecordState::Completed { .. }));
 }
 
 pub async fn two_keys_do_not_meet<H: Harness>(harness: Arc<H>) {

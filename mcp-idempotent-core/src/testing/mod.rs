@@ -95,6 +95,7 @@ macro_rules! store_conformance {
             a_sweep_keeps_to_its_limit
             a_token_is_not_reused_after_a_sweep
             a_look_up_sees_the_record_and_claims_nothing
+            an_inspection_tells_what_a_key_holds_and_claims_nothing
             two_keys_do_not_meet
         }
     };
@@ -107,6 +108,7 @@ macro_rules! transaction_store_conformance {
     ($harness:expr) => {
         $crate::__conformance! { $harness =>
             a_commit_makes_effect_and_record_visible_together
+            an_inspection_sees_a_running_transaction
             a_roll_back_leaves_neither_effect_nor_record
             a_dropped_transaction_leaves_neither_and_the_key_is_free
             an_error_is_recorded_without_its_effect

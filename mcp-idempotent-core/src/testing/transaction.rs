@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use super::{TransactionHarness, another_call, fresh_claim, lease_of, record_of, result, state_of};
 use crate::{
     record::RecordState,
-    store::{Claim, Claimed, End, Ended, LeaseEnd, Store as _, StoreErrorKind, TransactionStore},
+    store::{
+        Claim, Claimed, End, Ended, Inspected, LeaseEnd, Store as _, StoreErrorKind,
+        TransactionStore,
+    },
 };
 
 /// How often a caller that found another one at work asks again, and how long it rests before.
@@ -54,6 +57,22 @@ pub async fn a_commit_makes_effect_and_record_visible_together<H: TransactionHar
     };
     assert_eq!(response.as_deref(), Some(&b"done"[..]));
     assert_eq!(at, committed);
+}
+
+pub async fn an_inspection_sees_a_running_transaction<H: TransactionHarness>(harness: Arc<H>) {
+    let claim = fresh_claim();
+    let mut transaction = begin(&*harness, &claim).await;
+    harness.write(&mut transaction).await;
+    // Whoever asks may not know what was asked under the key.
+    for asked in [&claim, &another_call(&claim)] {
+        let seen = harness.store().inspect(asked).await;
+        assert!(matches!(seen, Ok(Inspected::InProgress)), "{seen:?}");
+    }
+    let end = End::Commit(result("done"));
+    let ended = harness.store().end(transaction, Some(&claim), end).await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    let seen = harness.store().inspect(&claim).await;
+    assert!(matches!(seen, Ok(Inspected::Found(_))), "{seen:?}");
 }
 
 pub async fn a_roll_back_leaves_neither_effect_nor_record<H: TransactionHarness>(harness: Arc<H>) {

@@ -4,4 +4,5 @@
 
 mod attribute;
 mod client;
+mod layer;
 mod wire;

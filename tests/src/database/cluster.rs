@@ -1,4 +1,6 @@
 use std::{
+    hash::{BuildHasher as _, Hasher as _, RandomState},
+    net::TcpListener,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -24,13 +26,7 @@ impl Cluster {
         if let Some((user, group)) = server_user() {
             std::os::unix::fs::chown(home.path(), Some(user), Some(group)).unwrap();
         }
-        // Taken and given back: the server binds it a moment later.
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let cluster = Self { home, port };
+        let mut cluster = Self { home, port: 0 };
         cluster.run(
             "initdb",
             &[
@@ -41,16 +37,19 @@ impl Cluster {
                 "--no-sync",
             ],
         );
-        let settings = format!(
-            "\nlisten_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = ''\n\
-             max_connections = 60\nshared_buffers = 16MB\nfsync = off\njit = off\n"
-        );
+        let settings = "\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = ''\n\
+             max_connections = 60\nshared_buffers = 16MB\nfsync = off\njit = off\nautovacuum = off\n";
         let configuration = cluster.data().join("postgresql.conf");
         let mut text = std::fs::read_to_string(&configuration).unwrap();
-        text.push_str(&settings);
+        text.push_str(settings);
         std::fs::write(&configuration, text).unwrap();
-        cluster.start_again();
-        cluster
+        for _ in 0..10 {
+            cluster.port = free_port();
+            if cluster.try_start() {
+                return cluster;
+            }
+        }
+        panic!("the server did not start on any of ten ports");
     }
 
     pub fn url(&self) -> String {
@@ -63,11 +62,18 @@ impl Cluster {
     }
 
     pub fn start_again(&self) {
+        assert!(self.try_start(), "the server started before on this port");
+    }
+
+    fn try_start(&self) -> bool {
         let log = self.home.path().join("log");
-        self.run(
-            "pg_ctl",
-            &["start", "-w", "-t", "60", "-l", log.to_str().unwrap()],
-        );
+        let port = format!("-p {}", self.port);
+        let arguments = ["start", "-w", "-t", "60", "-o", &port, "-l"];
+        self.command("pg_ctl", &arguments)
+            .arg(log)
+            .status()
+            .unwrap()
+            .success()
     }
 
     fn data(&self) -> PathBuf {
@@ -107,6 +113,15 @@ impl Drop for Cluster {
         let stop = ["stop", "-w", "-m", "immediate"];
         drop(self.command("pg_ctl", &stop).stderr(Stdio::null()).status());
     }
+}
+
+/// Below those that the kernel gives to connections on their way out, which come and go meanwhile.
+fn free_port() -> u16 {
+    let seed = RandomState::new().build_hasher().finish();
+    (0..1000)
+        .map(|step| 10_000 + u16::try_from((seed.wrapping_add(step)) % 9_000).unwrap())
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a free port")
 }
 
 /// Whom the server runs as, where the tests run as root.

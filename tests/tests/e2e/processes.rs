@@ -199,7 +199,7 @@ async fn in_sqlite_a_writer_past_its_bound_is_told_to_retry_with_the_same_key() 
     let holder = site.start().await;
     let waiting = site
         .start_with("waiting", |settings| {
-            settings.bound = Duration::from_millis(400);
+            settings.bound = Duration::from_secs(1);
         })
         .await;
     waiting.client.call(charge("early", false)).await.result();

@@ -169,7 +169,7 @@ async fn in_sqlite_a_handler_past_its_limit_is_rolled_back_and_others_go_on() {
     let database = Sqlite::create().await;
     let store = database
         .builder(2)
-        .with_transaction_limit(Duration::from_millis(300))
+        .with_transaction_limit(Duration::from_secs(1))
         .build()
         .unwrap();
     let world = World::<Sqlite>::on(
@@ -189,6 +189,7 @@ async fn in_sqlite_a_handler_past_its_limit_is_rolled_back_and_others_go_on() {
     )
     .await;
     let slow = world.client.send(keyed("work", 1)).await.unwrap();
+    until(async || world.server.runs() == 1).await;
     let other = world.client.call(call("work", json!({ "n": 2 }))).await;
     assert_wire("handler_over_time", &slow.answer().await.unwrap());
     assert_eq!(other.success(), "run 1");

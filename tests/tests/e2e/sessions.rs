@@ -146,7 +146,7 @@ async fn a_handler_that_leaves_its_transaction_idle_for_too_long_is_not_committe
     let database = Postgres::create().await;
     let store = database
         .builder(database.pool(database.options(), 2))
-        .with_idle_timeout(Duration::from_millis(100))
+        .with_idle_timeout(Duration::from_millis(500))
         .build()
         .unwrap();
     let gate = Gate::new();

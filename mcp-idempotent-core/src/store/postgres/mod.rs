@@ -45,6 +45,7 @@ mod builder;
 mod connection;
 mod end;
 mod error;
+mod inspect;
 mod lease;
 mod record;
 mod recovery;
@@ -73,8 +74,8 @@ pub use self::{
 };
 use self::{connection::Leased, schema::SchemaName, statement::Statements};
 use super::{
-    CallInfo, Claim, Claimed, Completion, End, Ended, Lease, LeaseEnd, Reach, Store, StoreError,
-    StoreErrorKind, TransactionStore,
+    CallInfo, Claim, Claimed, Completion, End, Ended, Inspected, Lease, LeaseEnd, Reach, Store,
+    StoreError, StoreErrorKind, TransactionStore,
 };
 use crate::{policy::OnExpired, record::Record};
 
@@ -275,6 +276,10 @@ impl Store for PostgresStore {
 
     async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
         self.look_up_record(claim).await
+    }
+
+    async fn inspect(&self, claim: &Claim) -> Result<Inspected, StoreError> {
+        self.inspect_key(claim).await
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {

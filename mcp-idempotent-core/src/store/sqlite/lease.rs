@@ -13,7 +13,10 @@ use super::{
 };
 use crate::{
     record::{Record, Timestamp},
-    store::{Claim, Claimed, Completion, Lease, LeaseEnd, Reach, Store, StoreError},
+    store::{
+        Claim, Claimed, Completion, Inspected, Lease, LeaseEnd, Reach, Store, StoreError,
+        StoreErrorKind,
+    },
 };
 
 /// How many rows one statement of the sweep may change, so that it holds the writer for a few
@@ -32,6 +35,20 @@ impl Store for SqliteStore {
 
     async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
         self.read(claim, self.deadline()).await
+    }
+
+    /// The key is free when the one writer's lock is: a running transaction of another process
+    /// does not say whose it is, so while it holds the lock every unknown key is in progress.
+    async fn inspect(&self, claim: &Claim) -> Result<Inspected, StoreError> {
+        match self.open_for(Some(claim), false).await {
+            Ok(Opened::Found(record)) => Ok(Inspected::Found(record)),
+            Ok(Opened::New(checkout)) => {
+                checkout.roll_back_and_give_back().await;
+                Ok(Inspected::NotSeen)
+            }
+            Err(error) if error.kind() == StoreErrorKind::Busy => Ok(Inspected::InProgress),
+            Err(error) => Err(error),
+        }
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{
     Begun, CallInfo, CanonicalArguments, Engine, IdempotencyKey, Identity, OnError, Policy,
-    Request, ResultKind, Scope, TransactionAttempt, engine::Interrupted,
+    Request, ResultKind, Scope, Secret, TransactionAttempt, engine::Interrupted,
     store::sqlite::SqliteStore,
 };
 use tempfile::TempDir;
@@ -157,5 +157,51 @@ async fn a_lease_that_a_transaction_could_outlive_is_refused() {
     assert_eq!(
         Outcome::from(answer, None),
         Outcome::Refused("idempotency_misconfigured", "not_committed", "ask_operator")
+    );
+}
+
+#[tokio::test]
+async fn an_engine_with_another_secret_than_the_first_or_with_none_refuses_every_call() {
+    let server = Server::new(LONG, |_| {}).await;
+    let engine = |secret: Option<&str>| {
+        let store = server.engine.store().clone();
+        let builder = Engine::builder("with a secret", store);
+        match secret {
+            Some(secret) => builder.with_secret(Secret::new(secret).unwrap()).build(),
+            None => builder.build(),
+        }
+    };
+    let begin = async |engine: &Engine<SqliteStore>, key: &str| {
+        let scope = Scope::new("alice");
+        let key = IdempotencyKey::new(key).unwrap();
+        let arguments = CanonicalArguments::new(None, &[]);
+        let identity = engine.identify(&scope, Some(&key), "tool", &arguments);
+        let request = Request::new(CallInfo::new("tool", scope), identity, &server.policy);
+        match engine.begin_transaction(request).await {
+            Begun::Answer(answer) => Some(Outcome::from(answer, None)),
+            Begun::Attempt(_) => None,
+            Begun::Unprotected => panic!("a transaction is never unprotected here"),
+        }
+    };
+    let refused = Some(Outcome::Refused(
+        "idempotency_misconfigured",
+        "not_committed",
+        "ask_operator",
+    ));
+    let first = engine(Some("the first secret of all"));
+    assert_eq!(begin(&first, "a").await, None);
+    assert_eq!(
+        begin(&engine(Some("quite another secret")), "b").await,
+        refused
+    );
+    assert_eq!(begin(&engine(None), "c").await, refused);
+    assert_eq!(
+        begin(&engine(Some("the first secret of all")), "d").await,
+        None
+    );
+    // Other applications have secrets of their own, or none.
+    assert_eq!(
+        server.call(reply(ResultKind::Success, "one")).await,
+        own("one")
     );
 }

@@ -1,0 +1,36 @@
+//! What became of a call.
+
+use super::{Engine, answer, secret::Unchecked};
+use crate::{
+    error::Refusal,
+    fingerprint::Identity,
+    policy::OnExpired,
+    store::{CallInfo, Claim, Inspected, Store},
+};
+
+impl<S: Store> Engine<S> {
+    /// Answers what became of a call, without running or claiming anything. A record past its
+    /// retention is reported while its tombstone is kept.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked, or knows the application under another secret. Nothing was
+    /// changed.
+    pub async fn inspect(&self, call: CallInfo, identity: &Identity) -> Result<Inspected, Refusal> {
+        match self.inner.check_secret(&call).await {
+            Ok(()) => {}
+            Err(Unchecked::AnotherSecret) => return Err(answer::another_secret()),
+            Err(Unchecked::Store(error)) => return Err(answer::store_unavailable(error)),
+        }
+        if self.inner.flights.is_running(identity.id) {
+            return Ok(Inspected::InProgress);
+        }
+        let mut claim = Claim::new(identity.id, identity.fingerprint, call);
+        claim.on_expired = OnExpired::Refuse;
+        self.inner
+            .store
+            .inspect(&claim)
+            .await
+            .map_err(answer::store_unavailable)
+    }
+}

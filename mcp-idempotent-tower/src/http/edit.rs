@@ -1,0 +1,265 @@
+//! Putting `params.idempotencyKey` into `params._meta`, byte for byte.
+
+use std::fmt;
+
+use bytes::{Bytes, BytesMut};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::{Value, value::RawValue};
+
+use crate::wire;
+
+/// The members of a JSON object, in order, each value as it stands in the text.
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'a> Members<'a> {
+    /// As parsers do, the last of equal names counts.
+    fn get(&self, name: &str) -> Option<&'a RawValue> {
+        let mut members = self.0.iter().rev();
+        members
+            .find(|(member, _)| member == name)
+            .map(|(_, value)| *value)
+    }
+
+    fn of(value: &'a RawValue) -> Option<Self> {
+        serde_json::from_str(value.get()).ok()
+    }
+}
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+
+        impl<'de> Visitor<'de> for Object {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// The body with the key in `_meta`, or `None` where there is nothing to do: it is no tool call, has
+/// no `idempotencyKey`, or has the same key in `_meta` already. What does not parse is left to rmcp.
+///
+/// Where `_meta` has another key, the lifted one becomes its alias, so that the call has two keys
+/// that contradict each other and is refused as any such call.
+pub(super) fn lift(body: &Bytes) -> Option<Bytes> {
+    if !contains(body, wire::KEY_MEMBER.as_bytes()) {
+        return None;
+    }
+    let message: Members<'_> = serde_json::from_slice(body).ok()?;
+    if text(message.get("method")?).as_deref() != Some("tools/call") {
+        return None;
+    }
+    let params = message.get("params")?;
+    let members = Members::of(params)?;
+    let key = members.get(wire::KEY_MEMBER)?;
+    let Some(meta) = members.get("_meta") else {
+        let inserted = format!(r#""_meta":{{"{}":{key}}},"#, wire::KEY);
+        return Some(insert(body, offset(body, params) + 1, &inserted));
+    };
+    let Some(metas) = Members::of(meta) else {
+        // `null` is as good as absent; what else it is, rmcp refuses.
+        let is_null = meta.get() == "null";
+        let replaced = format!(r#"{{"{}":{key}}}"#, wire::KEY);
+        return is_null.then(|| replace(body, meta, &replaced));
+    };
+    let name = match metas.get(wire::KEY) {
+        None => wire::KEY,
+        Some(other) if is_equal(key, other) => return None,
+        Some(_) => wire::KEY_ALIAS,
+    };
+    if let Some(alias) = metas.get(name) {
+        return Some(replace(body, alias, key.get()));
+    }
+    let comma = if metas.0.is_empty() { "" } else { "," };
+    let inserted = format!(r#""{name}":{key}{comma}"#);
+    Some(insert(body, offset(body, meta) + 1, &inserted))
+}
+
+/// Whether the answer to this request will say what the server can do.
+pub(super) fn asks_for_capabilities(body: &[u8]) -> bool {
+    const METHODS: [&str; 2] = ["initialize", "server/discover"];
+    if !METHODS
+        .iter()
+        .any(|method| contains(body, method.as_bytes()))
+    {
+        return false;
+    }
+    let message: Option<Members<'_>> = serde_json::from_slice(body).ok();
+    let method = message.and_then(|message| text(message.get("method")?));
+    method.is_some_and(|method| METHODS.contains(&&*method))
+}
+
+/// An answer with `capabilities.tools.idempotency`: JSON, or a stream of events with JSON in their
+/// `data` lines. `None` where there is no answer with `capabilities.tools` in it.
+pub(super) fn advertise(body: &Bytes) -> Option<Bytes> {
+    if let Some(edited) = advertise_in(body) {
+        return Some(edited);
+    }
+    let mut start = 0;
+    for line in body.split_inclusive(|byte| *byte == b'\n') {
+        let end = start + line.len();
+        if let Some(data) = line.strip_prefix(b"data:")
+            && let Some(edited) = advertise_in(&body.slice(end - data.len()..end))
+        {
+            let mut whole = BytesMut::with_capacity(body.len() + edited.len() - data.len());
+            whole.extend_from_slice(&body[..end - data.len()]);
+            whole.extend_from_slice(&edited);
+            whole.extend_from_slice(&body[end..]);
+            return Some(whole.freeze());
+        }
+        start = end;
+    }
+    None
+}
+
+fn advertise_in(json: &Bytes) -> Option<Bytes> {
+    let message: Members<'_> = serde_json::from_slice(json).ok()?;
+    let capabilities = Members::of(message.get("result")?)?.get("capabilities")?;
+    let tools = Members::of(capabilities)?.get("tools")?;
+    let members = Members::of(tools)?;
+    if members.get(wire::SEP_CAPABILITY).is_some() {
+        return None;
+    }
+    let comma = if members.0.is_empty() { "" } else { "," };
+    let inserted = format!(r#""{}":{{}}{comma}"#, wire::SEP_CAPABILITY);
+    Some(insert(json, offset(json, tools) + 1, &inserted))
+}
+
+fn contains(body: &[u8], name: &[u8]) -> bool {
+    body.windows(name.len()).any(|window| window == name)
+}
+
+fn text(value: &RawValue) -> Option<String> {
+    serde_json::from_str(value.get()).ok()
+}
+
+fn is_equal(one: &RawValue, other: &RawValue) -> bool {
+    let parse = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).ok();
+    parse(one) == parse(other)
+}
+
+/// Where a value begins. It borrows from the body.
+fn offset(body: &Bytes, value: &RawValue) -> usize {
+    value.get().as_ptr().addr() - body.as_ptr().addr()
+}
+
+fn insert(body: &Bytes, at: usize, text: &str) -> Bytes {
+    splice(body, at, at, text)
+}
+
+fn replace(body: &Bytes, value: &RawValue, text: &str) -> Bytes {
+    let at = offset(body, value);
+    splice(body, at, at + value.get().len(), text)
+}
+
+fn splice(body: &Bytes, from: usize, to: usize, text: &str) -> Bytes {
+    let mut edited = BytesMut::with_capacity(body.len() + text.len());
+    edited.extend_from_slice(&body[..from]);
+    edited.extend_from_slice(text.as_bytes());
+    edited.extend_from_slice(&body[to..]);
+    edited.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lifted(body: &str) -> Option<String> {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        lift(&body).map(|edited| String::from_utf8(edited.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn the_key_is_put_into_meta_and_nothing_else_changes() {
+        for (body, expected) in [
+            (
+                r#"{ "method":"tools/call", "params": { "name" : "a","idempotencyKey":"k" ,"arguments":{"x":1.50}} }"#,
+                r#"{ "method":"tools/call", "params": {"_meta":{"idempotency-key":"k"}, "name" : "a","idempotencyKey":"k" ,"arguments":{"x":1.50}} }"#,
+            ),
+            (
+                r#"{"params":{"_meta":{},"idempotencyKey":"k"},"method":"tools/call"}"#,
+                r#"{"params":{"_meta":{"idempotency-key":"k"},"idempotencyKey":"k"},"method":"tools/call"}"#,
+            ),
+            (
+                r#"{"params":{"_meta":{ "progressToken":1},"idempotencyKey":"\u006b"},"method":"tools/call"}"#,
+                r#"{"params":{"_meta":{"idempotency-key":"\u006b", "progressToken":1},"idempotencyKey":"\u006b"},"method":"tools/call"}"#,
+            ),
+            (
+                r#"{"params":{"_meta":null,"idempotencyKey":5},"method":"tools/call"}"#,
+                r#"{"params":{"_meta":{"idempotency-key":5},"idempotencyKey":5},"method":"tools/call"}"#,
+            ),
+        ] {
+            assert_eq!(lifted(body).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_contradicting_key_becomes_the_alias() {
+        assert_eq!(
+            lifted(r#"{"method":"tools/call","params":{"_meta":{"idempotency-key":"a"},"idempotencyKey":"b"}}"#).unwrap(),
+            r#"{"method":"tools/call","params":{"_meta":{"io.github.mcp-idempotent/idempotency-key":"b","idempotency-key":"a"},"idempotencyKey":"b"}}"#
+        );
+        // The alias agrees with `_meta`, and would hide the contradiction.
+        assert_eq!(
+            lifted(r#"{"method":"tools/call","params":{"_meta":{"idempotency-key":"a","io.github.mcp-idempotent/idempotency-key":"a"},"idempotencyKey":"b"}}"#).unwrap(),
+            r#"{"method":"tools/call","params":{"_meta":{"idempotency-key":"a","io.github.mcp-idempotent/idempotency-key":"b"},"idempotencyKey":"b"}}"#
+        );
+    }
+
+    #[test]
+    fn the_capability_is_put_into_json_and_into_events() {
+        let advertised = |body: &'static str| {
+            let edited = advertise(&Bytes::from_static(body.as_bytes()));
+            edited.map(|edited| String::from_utf8(edited.to_vec()).unwrap())
+        };
+        for (body, expected) in [
+            (
+                r#"{"result":{"capabilities":{"tools":{"listChanged":true}}}}"#,
+                r#"{"result":{"capabilities":{"tools":{"idempotency":{},"listChanged":true}}}}"#,
+            ),
+            (
+                "id: 0\ndata:\n\ndata: {\"result\":{\"capabilities\":{\"tools\":{ }}}}\n\n",
+                "id: 0\ndata:\n\ndata: {\"result\":{\"capabilities\":{\"tools\":{\"idempotency\":{} }}}}\n\n",
+            ),
+        ] {
+            assert_eq!(advertised(body).as_deref(), Some(expected));
+            assert_eq!(advertise(&Bytes::from_static(expected.as_bytes())), None);
+        }
+        for body in [
+            r#"{"result":{"capabilities":{}}}"#,
+            r#"{"error":{"code":1}}"#,
+            "data: not JSON",
+            "",
+        ] {
+            assert_eq!(advertised(body), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_left_alone() {
+        for body in [
+            r#"{"method":"tools/list","params":{"idempotencyKey":"k"}}"#,
+            r#"{"method":"tools/call","params":{"arguments":{"idempotencyKey":"k"}}}"#,
+            r#"{"method":"tools/call","params":{"_meta":{"idempotency-key":"k"},"idempotencyKey":"\u006b"}}"#,
+            r#"{"method":"tools/call","params":{"_meta":7,"idempotencyKey":"k"}}"#,
+            r#"[{"method":"tools/call","params":{"idempotencyKey":"k"}}]"#,
+            r#"{"method":"tools/call","params":{"idempotencyKey":"k""#,
+            r#""idempotencyKey""#,
+        ] {
+            assert_eq!(lifted(body), None, "{body}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Over HTTP: the key in the place that SEP-3182 chose, `params.idempotencyKey`.
+//!
+//! rmcp drops members of `params` that it does not know before a handler sees them, so this layer
+//! puts the key into `params._meta` in front of
+//! [`StreamableHttpService`](https://docs.rs/rmcp/latest/rmcp/transport/streamable_http_server/).
+//!
+//! 1. Requests other than `POST` pass, their bodies unread.
+//! 2. A body is read whole, up to the limit; beyond it the answer is `413`. The limit is rmcp's own,
+//!    4 MiB, unless it is set: keep the two equal.
+//! 3. A body without the bytes `idempotencyKey` passes as it is, unparsed. So does one that is not a
+//!    `tools/call`, that has no such member in `params`, or that does not parse.
+//! 4. Otherwise `_meta["idempotency-key"]` is put in, and `Content-Length` is made to agree. No
+//!    other byte changes; method, tool name and arguments, and with them the headers `Mcp-Method`,
+//!    `Mcp-Name` and `Mcp-Param-*` of the 2026-07-28 transport, stay what they were.
+//! 5. A call that has another key in `_meta` is refused, as is any call with two keys
+//!    (`idempotency_key_invalid`); so is a key that is not a string.
+//! 6. [With it](LiftKeyLayer::with_capability) the answers to `initialize` and `server/discover` say
+//!    `capabilities.tools.idempotency: {}`. Other responses pass as they come.
+//!
+//! # Caveats
+//!
+//! - A member name that is written with escapes (`"idempotency\u004bey"`) is not found.
+//! - A compressed body is not looked into: put decompression in front.
+//!
+//! # Example
+//!
+//! ```
+//! use mcp_idempotent_tower::http::LiftKeyLayer;
+//! use tower::{Layer, service_fn};
+//!
+//! # #[derive(Clone)] struct Streamable;
+//! # let streamable_http_service = Streamable;
+//! let service = LiftKeyLayer::new().layer(streamable_http_service);
+//! # drop(service);
+//! // axum::Router::new().nest_service("/mcp", service)
+//! ```
+
+mod body;
+mod edit;
+
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header::CONTENT_LENGTH};
+use http_body::Body;
+use tower::{Layer, Service};
+
+pub use self::body::{LiftResponseBody, LiftedBody};
+use self::body::{Unread, read};
+
+/// A layer for HTTP services that puts `params.idempotencyKey` where the rest of this crate looks
+/// for it. See the [module](self).
+#[derive(Debug, Clone, Copy)]
+pub struct LiftKeyLayer {
+    limit: usize,
+    advertises: bool,
+}
+
+impl LiftKeyLayer {
+    /// rmcp's own limit on the body of a request: 4 MiB.
+    pub const DEFAULT_LIMIT: usize = 4 * 1024 * 1024;
+
+    /// With the default limit.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            limit: Self::DEFAULT_LIMIT,
+            advertises: false,
+        }
+    }
+
+    /// The largest body that is read, in bytes. Set it to the `max_request_body_bytes` of
+    /// `StreamableHttpServerConfig`.
+    #[must_use]
+    pub const fn with_limit(mut self, bytes: usize) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    /// Says `capabilities.tools.idempotency` in the answers to `initialize` and `server/discover`,
+    /// for clients that look for it where SEP-3182 put it.
+    #[must_use]
+    pub const fn with_capability(mut self) -> Self {
+        self.advertises = true;
+        self
+    }
+}
+
+impl Default for LiftKeyLayer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S> Layer<S> for LiftKeyLayer {
+    type Service = LiftKey<S>;
+
+    fn layer(&self, inner: S) -> LiftKey<S> {
+        LiftKey {
+            inner,
+            layer: *self,
+        }
+    }
+}
+
+/// The service that [`LiftKeyLayer`] makes.
+#[derive(Debug, Clone)]
+pub struct LiftKey<S> {
+    inner: S,
+    layer: LiftKeyLayer,
+}
+
+impl<S, B, R> Service<Request<B>> for LiftKey<S>
+where
+    S: Service<Request<LiftedBody<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: std::fmt::Display + Send,
+    R: Body<Data = Bytes> + Send,
+    R::Error: Send,
+{
+    type Response = Response<LiftResponseBody<R>>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that is ready is used up; the clone has to be made ready first.
+        let clone = self.inner.clone();
+        let mut inner = mem::replace(&mut self.inner, clone);
+        let LiftKeyLayer { limit, advertises } = self.layer;
+        Box::pin(async move {
+            let mut asks_for_capabilities = false;
+            let request = if request.method() == Method::POST {
+                match lifted(request, limit).await {
+                    Ok((request, body)) => {
+                        asks_for_capabilities = advertises && edit::asks_for_capabilities(&body);
+                        request
+                    }
+                    Err(response) => return Ok(*response),
+                }
+            } else {
+                request.map(LiftedBody::as_it_came)
+            };
+            let response = inner.call(request).await?;
+            if !asks_for_capabilities {
+                return Ok(response.map(LiftResponseBody::as_it_came));
+            }
+            Ok(advertised(response).await)
+        })
+    }
+}
+
+async fn lifted<B, R>(
+    request: Request<B>,
+    limit: usize,
+) -> Result<(Request<LiftedBody<B>>, Bytes), Box<Response<LiftResponseBody<R>>>>
+where
+    B: Body,
+    B::Error: std::fmt::Display,
+{
+    let (mut parts, body) = request.into_parts();
+    let body = match read(body, limit).await {
+        Ok(body) => body,
+        Err(Unread::TooLarge) => {
+            return Err(refusal(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("Payload Too Large: request body exceeds {limit} bytes"),
+            ));
+        }
+        Err(Unread::Failed(error)) => {
+            return Err(refusal(
+                StatusCode::BAD_REQUEST,
+                format!("Failed to read request body: {error}"),
+            ));
+        }
+    };
+    let body = match edit::lift(&body) {
+        None => body,
+        Some(edited) => {
+            if parts.headers.contains_key(CONTENT_LENGTH) {
+                parts
+                    .headers
+                    .insert(CONTENT_LENGTH, HeaderValue::from(edited.len()));
+            }
+            edited
+        }
+    };
+    let request = Request::from_parts(parts, LiftedBody::read(body.clone()));
+    Ok((request, body))
+}
+
+/// The answer to such a request comes at once and ends.
+async fn advertised<R>(response: Response<R>) -> Response<LiftResponseBody<R>>
+where
+    R: Body<Data = Bytes>,
+{
+    let (mut parts, body) = response.into_parts();
+    let Ok(body) = read(body, LiftKeyLayer::DEFAULT_LIMIT).await else {
+        tracing::error!("the server's answer to `initialize` or `server/discover` cannot be read");
+        return *refusal(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "Unreadable answer".into(),
+        );
+    };
+    let body = edit::advertise(&body).unwrap_or(body);
+    if parts.headers.contains_key(CONTENT_LENGTH) {
+        parts
+            .headers
+            .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    }
+    Response::from_parts(parts, LiftResponseBody::read(body))
+}
+
+fn refusal<R>(status: StatusCode, text: String) -> Box<Response<LiftResponseBody<R>>> {
+    let mut response = Response::new(LiftResponseBody::read(Bytes::from(text)));
+    *response.status_mut() = status;
+    Box::new(response)
+}

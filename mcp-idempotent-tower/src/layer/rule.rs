@@ -1,0 +1,265 @@
+//! What a layer does with a tool.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use mcp_idempotent_core::{KeyRequirement, OnError, Policy, Store, TransactionStore, Wait};
+use rmcp::model::Tool;
+
+use super::run::{self, Execution, Handler};
+use crate::{
+    builder::{self, BuildError},
+    options,
+    result::ToolResult,
+    tool_call::ToolCall,
+};
+
+/// What a layer does with a tool: how its effect and its record go together, and what differs from
+/// the policy of the [`Idempotency`](crate::Idempotency).
+///
+/// Under the layer a key is not derived unless [`Rule::with_key`] says so: it sees tools whose author
+/// did not think of retries, and equal arguments may be two intents. An explicit key protects.
+pub struct Rule<S> {
+    kind: Kind<S>,
+    key: Option<KeyRequirement>,
+    key_argument: Option<Arc<str>>,
+    ignored: Vec<Arc<str>>,
+    retention: Option<Duration>,
+    window: Option<Duration>,
+    wait: Option<Wait>,
+    lease: Option<Duration>,
+    on_error: Option<OnError>,
+}
+
+pub(super) type RunInTransaction<S> =
+    fn(Execution<S>, ToolCall, Handler) -> BoxFuture<'static, ToolResult>;
+
+pub(super) enum Kind<S> {
+    Untouched,
+    Lease,
+    /// The function is named where the store is known to have transactions.
+    Transaction(RunInTransaction<S>),
+}
+
+impl<S> Clone for Kind<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Kind<S> {}
+
+impl<S> Kind<S> {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Untouched => "untouched",
+            Self::Lease => "lease",
+            Self::Transaction(_) => "transaction",
+        }
+    }
+}
+
+impl<S: TransactionStore> Rule<S> {
+    /// Transaction mode: the handler takes [`Tx`](crate::Tx), and what it writes through it commits
+    /// together with the record or not at all. A handler that does not take it is rolled back, and
+    /// its success answered with an error.
+    #[must_use]
+    pub const fn transaction() -> Self {
+        Self::of(Kind::Transaction(run::in_transaction::<S>))
+    }
+}
+
+impl<S: Store> Rule<S> {
+    /// Lease mode: the effect is outside the store. At most one execution; after a crash in the
+    /// middle the outcome is unknown. `on_error` says what an error of the handler means:
+    /// [`OnError::InDoubt`] (it does not prove that nothing happened) or [`OnError::Release`] (it
+    /// does, or a repeat is safe).
+    #[must_use]
+    pub const fn lease(on_error: OnError) -> Self {
+        let mut rule = Self::of(Kind::Lease);
+        rule.on_error = Some(on_error);
+        rule
+    }
+
+    /// No deduplication, whatever the client sends.
+    #[must_use]
+    pub const fn untouched() -> Self {
+        Self::of(Kind::Untouched)
+    }
+}
+
+impl<S> Rule<S> {
+    const fn of(kind: Kind<S>) -> Self {
+        Self {
+            kind,
+            key: None,
+            key_argument: None,
+            ignored: Vec::new(),
+            retention: None,
+            window: None,
+            wait: None,
+            lease: None,
+            on_error: None,
+        }
+    }
+
+    /// What the tool wants of a key; by default [`KeyRequirement::Explicit`], or
+    /// [`KeyRequirement::Required`] where the server's policy says so.
+    #[must_use]
+    pub const fn with_key(mut self, key: KeyRequirement) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// An argument that may carry the key: a top-level name, or a JSON pointer. Where the tool's
+    /// input schema lacks a top-level name, it is added to the tool's definition with a description
+    /// for the model, and removed before the handler sees the arguments.
+    #[must_use]
+    pub fn with_key_argument(mut self, argument: &str) -> Self {
+        self.key_argument = Some(pointer(argument));
+        self
+    }
+
+    /// An argument that takes no part in identity: a top-level name, or a JSON pointer.
+    #[must_use]
+    pub fn with_ignored(mut self, argument: &str) -> Self {
+        self.ignored.push(pointer(argument));
+        self
+    }
+
+    /// How long a result under an explicit key is kept.
+    #[must_use]
+    pub const fn with_retention(mut self, retention: Duration) -> Self {
+        self.retention = Some(retention);
+        self
+    }
+
+    /// How long a result under a derived key is kept.
+    #[must_use]
+    pub const fn with_window(mut self, window: Duration) -> Self {
+        self.window = Some(window);
+        self
+    }
+
+    /// What a duplicate of a running call does.
+    #[must_use]
+    pub const fn with_wait(mut self, wait: Wait) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// Lease mode: how long a claim is honoured.
+    #[must_use]
+    pub const fn with_lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// What an error of the handler means for the record.
+    #[must_use]
+    pub const fn with_on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = Some(on_error);
+        self
+    }
+
+    pub(super) fn compile(self, base: &Policy) -> Result<Compiled<S>, BuildError> {
+        let mut policy = base.clone();
+        policy.key = match (self.key, base.key) {
+            (Some(key), _) => key,
+            (None, KeyRequirement::Required) => KeyRequirement::Required,
+            (None, _) => KeyRequirement::Explicit,
+        };
+        policy.key_argument = self.key_argument.or(policy.key_argument);
+        if !self.ignored.is_empty() {
+            policy.ignored = self.ignored.into();
+        }
+        policy.retention = self.retention.unwrap_or(policy.retention);
+        policy.window = self.window.unwrap_or(policy.window);
+        policy.wait = self.wait.unwrap_or(policy.wait);
+        policy.lease = self.lease.unwrap_or(policy.lease);
+        policy.on_error = self.on_error.unwrap_or(policy.on_error);
+        check_on_error(self.kind, policy.on_error, self.on_error.is_some())?;
+        builder::check(&policy)?;
+        let property = policy.key_argument.as_deref().and_then(top_level_name);
+        let mut read_only = policy.clone();
+        read_only.key = KeyRequirement::Explicit;
+        Ok(Compiled {
+            kind: self.kind,
+            policy: Arc::new(policy),
+            read_only: Arc::new(read_only),
+            property,
+            by_default: false,
+        })
+    }
+}
+
+impl<S> fmt::Debug for Rule<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rule")
+            .field("mode", &self.kind.name())
+            .field("key", &self.key)
+            .field("on_error", &self.on_error)
+            .finish_non_exhaustive()
+    }
+}
+
+fn check_on_error<S>(kind: Kind<S>, on_error: OnError, said: bool) -> Result<(), BuildError> {
+    match (kind, on_error) {
+        (Kind::Lease, OnError::InDoubt | OnError::Release) | (Kind::Untouched, _) => Ok(()),
+        (Kind::Lease, other) => Err(BuildError::new(format!(
+            "a rule in lease mode says OnError::{other:?}; it must be OnError::InDoubt (an error does not prove that nothing happened) or OnError::Release (it does, or a repeat is safe)"
+        ))),
+        (Kind::Transaction(_), OnError::InDoubt) if said => Err(BuildError::new(
+            "a rule in transaction mode says OnError::InDoubt; after an error its transaction is rolled back, so nothing is in doubt: write OnError::Record, Release or Commit, or nothing".to_owned(),
+        )),
+        (Kind::Transaction(_), _) => Ok(()),
+    }
+}
+
+/// A rule, over the server's policy.
+pub(crate) struct Compiled<S> {
+    pub(super) kind: Kind<S>,
+    pub(super) policy: Arc<Policy>,
+    /// For tools that only read: an explicit key protects, nothing else does.
+    read_only: Arc<Policy>,
+    property: Option<Box<str>>,
+    /// No rule names the tool.
+    pub(super) by_default: bool,
+}
+
+impl<S> Compiled<S> {
+    pub(super) fn policy_for(&self, read_only: bool) -> &Arc<Policy> {
+        if read_only {
+            &self.read_only
+        } else {
+            &self.policy
+        }
+    }
+
+    /// The name of the key argument where the tool's own schema lacks it.
+    pub(super) fn added_argument(&self, tool: Option<&Tool>) -> Option<&str> {
+        let property = self.property.as_deref()?;
+        let schema = &tool?.input_schema;
+        (!options::has_property(schema, property)).then_some(property)
+    }
+}
+
+/// A JSON pointer from a pointer or a top-level name.
+fn pointer(argument: &str) -> Arc<str> {
+    if argument.starts_with('/') {
+        return argument.into();
+    }
+    format!("/{}", argument.replace('~', "~0").replace('/', "~1")).into()
+}
+
+fn top_level_name(pointer: &str) -> Option<Box<str>> {
+    let name = pointer.strip_prefix('/')?;
+    (!name.contains('/')).then(|| name.replace("~1", "/").replace("~0", "~").into())
+}
+
+/// Whether a tool says that it only reads.
+pub(super) fn is_read_only(tool: Option<&Tool>) -> bool {
+    tool.and_then(|tool| tool.annotations.as_ref())
+        .and_then(|annotations| annotations.read_only_hint)
+        .unwrap_or(false)
+}

@@ -1,0 +1,191 @@
+//! The service that the layer makes.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use futures_util::future::BoxFuture;
+use mcp_idempotent_core::{ResultKind, Store};
+use rmcp::{
+    ErrorData,
+    model::{CallToolResponse, CallToolResult, ErrorCode},
+};
+use tower::Service;
+
+use super::{
+    IdempotencyLayer, has_contract,
+    rule::{self, Kind},
+    run::{self, Execution, Handler},
+};
+use crate::{
+    not_executed::NotExecuted,
+    result::{Handled, ToolResult},
+    service::{ErrorOrigin, IntoErrorData, not_ready},
+    tool_call::ToolCall,
+    wire,
+};
+
+/// Runs each call of the service below once. Always ready; the service below is made ready when a
+/// call is to execute.
+pub struct IdempotencyService<T, S> {
+    inner: T,
+    layer: IdempotencyLayer<S>,
+}
+
+impl<T, S> IdempotencyService<T, S> {
+    pub(super) const fn new(inner: T, layer: IdempotencyLayer<S>) -> Self {
+        Self { inner, layer }
+    }
+}
+
+impl<T, S> Service<ToolCall> for IdempotencyService<T, S>
+where
+    S: Store,
+    T: Service<ToolCall, Response = CallToolResponse> + Clone + Send + 'static,
+    T::Error: IntoErrorData + Send,
+    T::Future: Send,
+{
+    type Response = CallToolResponse;
+    type Error = ErrorData;
+    type Future = BoxFuture<'static, ToolResult>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ErrorData>> {
+        // Readiness of the service below may be a permit, and most of what comes here needs none.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, call: ToolCall) -> Self::Future {
+        let inner = self.inner.clone();
+        let layer = self.layer.clone();
+        Box::pin(answer(layer, inner, call))
+    }
+}
+
+async fn answer<T, S>(layer: IdempotencyLayer<S>, inner: T, call: ToolCall) -> ToolResult
+where
+    S: Store,
+    T: Service<ToolCall, Response = CallToolResponse> + Send + 'static,
+    T::Error: IntoErrorData + Send,
+    T::Future: Send,
+{
+    let tool = call.tool().await;
+    let tool = tool.as_deref();
+    let rule = layer.shared.rule(call.name(), tool);
+    if matches!(rule.kind, Kind::Untouched) || has_contract(tool) || call.is_protected() {
+        return execute(inner, call, tool.is_some()).await.result;
+    }
+    let read_only = rule::is_read_only(tool);
+    let execution = Execution {
+        idempotency: layer.shared.idempotency.clone(),
+        policy: Arc::clone(rule.policy_for(read_only)),
+        added_argument: rule.added_argument(tool).map(Box::from),
+        read_only,
+        is_listed: tool.is_some(),
+    };
+    let is_known = tool.is_some();
+    let has_key = || has_key(&call, execution.policy.key_argument.as_deref());
+    let transaction = match rule.kind {
+        Kind::Transaction(_) if read_only && rule.by_default && !has_key() => None,
+        Kind::Transaction(run) => Some(run),
+        Kind::Lease | Kind::Untouched => None,
+    };
+    let handler: Handler = Box::new(move |call| Box::pin(execute(inner, call, is_known)));
+    match transaction {
+        Some(run) => run(execution, call, handler).await,
+        None => run::under_lease(execution, call, handler).await,
+    }
+}
+
+/// Whether there is a key at all, of whatever form.
+fn has_key(call: &ToolCall, argument: Option<&str>) -> bool {
+    let meta = &call.context.meta;
+    let argued = || {
+        let arguments = call.params.arguments.as_ref()?;
+        crate::call::at_pointer(arguments, argument?).filter(|value| !value.is_null())
+    };
+    meta.contains_key(wire::KEY) || meta.contains_key(wire::KEY_ALIAS) || argued().is_some()
+}
+
+/// Makes the service below ready, calls it, and says what its answer means for the record.
+async fn execute<T>(mut inner: T, call: ToolCall, is_known: bool) -> Handled
+where
+    T: Service<ToolCall, Response = CallToolResponse>,
+    T::Error: IntoErrorData,
+{
+    if let Err(error) = poll_fn(|cx| inner.poll_ready(cx)).await {
+        return Handled {
+            kind: ResultKind::NotExecuted,
+            result: Err(unmarked(not_ready(error).1)),
+        };
+    }
+    match inner.call(call).await {
+        Ok(response) => {
+            let mut handled = Handled::returned(Ok(response));
+            if matches!(&handled.result, Ok(CallToolResponse::Complete(result)) if is_parse_error(result))
+            {
+                handled.kind = ResultKind::NotCalled;
+            }
+            handled
+        }
+        Err(error) => match error.origin() {
+            ErrorOrigin::Handler => {
+                let mut handled = Handled::returned(Err(error.into_error_data()));
+                if matches!(&handled.result, Err(error) if wire::is_of_unknown_outcome(error)) {
+                    // A timeout in a server below that was wrapped by itself.
+                    handled.kind = ResultKind::Interrupted;
+                }
+                if !is_known && matches!(&handled.result, Err(error) if is_not_found(error)) {
+                    handled.kind = ResultKind::NotCalled;
+                }
+                handled
+            }
+            ErrorOrigin::BeforeHandler => Handled {
+                kind: ResultKind::NotExecuted,
+                result: Err(unmarked(error.into_error_data())),
+            },
+            ErrorOrigin::Unknown => Handled {
+                kind: ResultKind::Interrupted,
+                result: Err(unmarked(error.into_error_data())),
+            },
+        },
+    }
+}
+
+fn unmarked(mut error: ErrorData) -> ErrorData {
+    NotExecuted::unmark(&mut error);
+    error
+}
+
+/// rmcp's own answer to arguments that do not parse: the handler was not called.
+fn is_parse_error(result: &CallToolResult) -> bool {
+    const PREFIX: &str = "failed to deserialize parameters:";
+    result.is_error == Some(true)
+        && result.structured_content.is_none()
+        && matches!(&*result.content, [only] if only.as_text().is_some_and(|text| text.text.starts_with(PREFIX)))
+}
+
+/// rmcp's own answer to a name that its router does not have.
+fn is_not_found(error: &ErrorData) -> bool {
+    error.code == ErrorCode::INVALID_PARAMS && error.message == "tool not found"
+        || error.code == ErrorCode::METHOD_NOT_FOUND
+}
+
+impl<T: Clone, S> Clone for IdempotencyService<T, S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            layer: self.layer.clone(),
+        }
+    }
+}
+
+impl<T, S> fmt::Debug for IdempotencyService<T, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyService")
+            .field("layer", &self.layer)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,212 @@
+//! Tool handlers as tower services.
+
+use std::{
+    convert::Infallible,
+    fmt,
+    future::{Future, poll_fn},
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use futures_util::future::BoxFuture;
+use rmcp::{ErrorData, ServerHandler, model::CallToolResponse};
+use tower::{BoxError, Service};
+
+use crate::{
+    tool_call::{Shared, ToolCall},
+    wire,
+};
+
+/// The innermost service of a stack: a [`ServerHandler`]'s own `call_tool`. Always ready.
+pub struct HandlerService<H> {
+    shared: Arc<Shared<H>>,
+}
+
+impl<H: ServerHandler> HandlerService<H> {
+    pub(crate) const fn new(shared: Arc<Shared<H>>) -> Self {
+        Self { shared }
+    }
+}
+
+impl<H: ServerHandler> Service<ToolCall> for HandlerService<H> {
+    type Response = CallToolResponse;
+    type Error = ErrorData;
+    type Future = BoxFuture<'static, Result<CallToolResponse, ErrorData>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ErrorData>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, call: ToolCall) -> Self::Future {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move { shared.handler.call_tool(call.params, call.context).await })
+    }
+}
+
+impl<H> Clone for HandlerService<H> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<H> fmt::Debug for HandlerService<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandlerService").finish_non_exhaustive()
+    }
+}
+
+/// A stack of services that a server can call: `Service<ToolCall, Response = CallToolResponse>`
+/// that is `Clone + Send + Sync + 'static` with an error that can be told to a client. Implemented
+/// for every one that is.
+///
+/// A service that is not `Clone` or not `Sync` is refused, because calls come at the same time:
+///
+/// ```compile_fail
+/// # use mcp_idempotent_tower::ServerExt; use tower::{limit::RateLimitLayer, layer::layer_fn, util::BoxCloneService};
+/// # use std::time::Duration; #[derive(Clone)] struct Server; impl rmcp::ServerHandler for Server {}
+/// Server.layered(RateLimitLayer::new(10, Duration::from_secs(1))); // not `Clone`
+/// ```
+///
+/// ```compile_fail
+/// # use mcp_idempotent_tower::ServerExt; use tower::{limit::RateLimitLayer, layer::layer_fn, util::BoxCloneService};
+/// # use std::time::Duration; #[derive(Clone)] struct Server; impl rmcp::ServerHandler for Server {}
+/// Server.layered(layer_fn(BoxCloneService::new)); // not `Sync`
+/// ```
+///
+/// ```
+/// # use mcp_idempotent_tower::ServerExt; use tower::{ServiceBuilder, buffer::BufferLayer, limit::RateLimitLayer, layer::layer_fn, util::BoxCloneSyncService};
+/// # use std::time::Duration; #[derive(Clone)] struct Server; impl rmcp::ServerHandler for Server {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let limit = ServiceBuilder::new().layer(BufferLayer::new(8)).layer(RateLimitLayer::new(10, Duration::from_secs(1)));
+/// drop(Server.layered(limit).layered(layer_fn(BoxCloneSyncService::new)));
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot answer the tool calls of a server",
+    label = "not a `Service<ToolCall, Response = CallToolResponse>` that is `Clone + Send + Sync + 'static`",
+    note = "calls come at the same time, so each is given a clone of the stack: put `BufferLayer` above a service that is not `Clone` (such as tower's `RateLimit`), and `BoxCloneSyncService` in the place of `BoxCloneService`",
+    note = "the service's error must be `ErrorData`, `BoxError`, `Infallible` or another type with `IntoErrorData`, and its future must be `Send`"
+)]
+pub trait ToolService:
+    Service<ToolCall, Response = CallToolResponse, Error: IntoErrorData + Send, Future: Send>
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+    /// Waits until the service is ready, and calls it.
+    fn oneshot(
+        &self,
+        call: ToolCall,
+    ) -> impl Future<Output = Result<CallToolResponse, ErrorData>> + Send;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T> ToolService for T
+where
+    T: Service<ToolCall, Response = CallToolResponse> + Clone + Send + Sync + 'static,
+    T::Error: IntoErrorData + Send,
+    T::Future: Send,
+{
+    async fn oneshot(&self, call: ToolCall) -> Result<CallToolResponse, ErrorData> {
+        let mut service = self.clone();
+        if let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
+            return Err(not_ready(error).1);
+        }
+        let answer = service.call(call).await;
+        answer.map_err(IntoErrorData::into_error_data)
+    }
+}
+
+/// What an error of a stack says about the handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorOrigin {
+    /// The handler returned it.
+    Handler,
+    /// Another service refused the call before the handler was called.
+    BeforeHandler,
+    /// Another service gave the call up; the handler may have run, or may have been dropped in the
+    /// middle.
+    Unknown,
+}
+
+/// An error of a stack of services, as the client is told of it.
+///
+/// Implemented for [`ErrorData`] (the handler's own, passed on as it is), [`BoxError`] (an
+/// [`ErrorData`] in a box; tower's `Elapsed` and `Overloaded`; anything else) and [`Infallible`].
+/// The client is told in `data` whether the handler ran: `outcome` is `not_committed` or `unknown`.
+/// Texts of unknown errors are logged, and not sent.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be told to an MCP client",
+    note = "implement `IntoErrorData` for it, or turn it into `ErrorData` with `map_err`"
+)]
+pub trait IntoErrorData: Into<BoxError> {
+    /// What it says about the handler.
+    fn origin(&self) -> ErrorOrigin;
+
+    /// What the client is told.
+    fn into_error_data(self) -> ErrorData;
+}
+
+impl IntoErrorData for ErrorData {
+    fn origin(&self) -> ErrorOrigin {
+        ErrorOrigin::Handler
+    }
+
+    fn into_error_data(self) -> ErrorData {
+        self
+    }
+}
+
+impl IntoErrorData for Infallible {
+    fn origin(&self) -> ErrorOrigin {
+        match *self {}
+    }
+
+    fn into_error_data(self) -> ErrorData {
+        match self {}
+    }
+}
+
+impl IntoErrorData for BoxError {
+    fn origin(&self) -> ErrorOrigin {
+        if self.is::<ErrorData>() {
+            ErrorOrigin::Handler
+        } else if self.is::<tower::load_shed::error::Overloaded>() {
+            ErrorOrigin::BeforeHandler
+        } else {
+            ErrorOrigin::Unknown
+        }
+    }
+
+    fn into_error_data(self) -> ErrorData {
+        let error = match self.downcast::<ErrorData>() {
+            Ok(error) => return *error,
+            Err(error) => error,
+        };
+        if error.is::<tower::timeout::error::Elapsed>() {
+            wire::timed_out()
+        } else if error.is::<tower::load_shed::error::Overloaded>() {
+            wire::overloaded()
+        } else {
+            tracing::error!(
+                error = &*error as &dyn std::error::Error,
+                "a service around the tool handler failed"
+            );
+            wire::failed()
+        }
+    }
+}
+
+/// The error of a service that is not ready: whatever its type, the handler was not called.
+pub(crate) fn not_ready(error: impl IntoErrorData) -> (ErrorOrigin, ErrorData) {
+    let origin = error.origin();
+    let mut data = error.into_error_data();
+    if origin == ErrorOrigin::Unknown {
+        data = wire::not_called();
+    }
+    (ErrorOrigin::BeforeHandler, data)
+}

@@ -1,0 +1,128 @@
+//! What is recorded of a handler that did not simply succeed, in lease mode.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use mcp_idempotent_tower::{
+    Denied, Idempotency, IdempotencyLayer, MemoryStore, OnError, ServerExt as _, layer::Rule,
+};
+use serde_json::{Value, json};
+
+use super::{Mailer, hello, key, layer, lease, number, refusal, send};
+use crate::client::{Client, call, connect, params};
+
+async fn keyed(client: &Client, tool: &'static str) -> Value {
+    call(client, params(tool, Value::Null, key("k"))).await
+}
+
+#[tokio::test]
+async fn an_error_result_under_a_key_is_recorded() {
+    let server = Mailer::new().idempotent(layer(lease()));
+    let client = connect(server.clone()).await;
+    for _ in 0..2 {
+        let answer = keyed(&client, "fail").await;
+        assert_eq!(answer["result"]["isError"], true, "{answer}");
+        assert_eq!(answer["result"]["content"][0]["text"], "1");
+    }
+    assert_eq!(server.handler().sent(), 1);
+}
+
+#[tokio::test]
+async fn a_protocol_error_means_what_the_rule_says() {
+    let server = Mailer::new().idempotent(layer(lease()));
+    let client = connect(server.clone()).await;
+    assert_eq!(keyed(&client, "fail_badly").await["error"]["message"], "1");
+    let again = keyed(&client, "fail_badly").await;
+    assert_eq!(refusal(&again), ("idempotency_outcome_unknown", "unknown"));
+    assert_eq!(server.handler().sent(), 1);
+
+    let server = Mailer::new().idempotent(layer(Rule::lease(OnError::Release)));
+    let client = connect(server.clone()).await;
+    assert_eq!(keyed(&client, "fail_badly").await["error"]["message"], "1");
+    assert_eq!(keyed(&client, "fail_badly").await["error"]["message"], "2");
+}
+
+#[tokio::test]
+async fn a_panic_is_answered_and_leaves_the_call_in_doubt() {
+    let server = Mailer::new().idempotent(layer(Rule::lease(OnError::Release)));
+    let client = connect(server.clone()).await;
+    let answer = keyed(&client, "panic").await;
+    assert_eq!(
+        refusal(&answer),
+        ("idempotency_handler_panicked", "unknown")
+    );
+    let again = keyed(&client, "panic").await;
+    assert_eq!(refusal(&again), ("idempotency_outcome_unknown", "unknown"));
+    assert_eq!(server.handler().sent(), 1);
+}
+
+#[tokio::test]
+async fn arguments_that_do_not_parse_leave_the_key_free() {
+    let server = Mailer::new().idempotent(layer(lease()));
+    let client = connect(server.clone()).await;
+    // rmcp's own answer, by which the layer knows that the handler was not called.
+    let answer = call(&client, params("send", json!({ "txt": 1 }), key("k"))).await;
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(
+        text.starts_with("failed to deserialize parameters:"),
+        "{text}"
+    );
+    assert_eq!(send(&client, key("k")).await, 1);
+}
+
+#[tokio::test]
+async fn a_tool_that_does_not_exist_leaves_the_key_free() {
+    let client = connect(Mailer::new().idempotent(layer(lease()))).await;
+    let answer = call(&client, params("sned", hello(), key("k"))).await;
+    assert_eq!(answer["error"]["message"], "tool not found", "{answer}");
+    assert_eq!(send(&client, key("k")).await, 1);
+}
+
+#[tokio::test]
+async fn refusals_are_tool_results_where_the_server_says_so() {
+    let idempotency = Idempotency::builder("mailer", MemoryStore::new())
+        .with_refusals_as_results(true)
+        .build()
+        .unwrap();
+    let layer = IdempotencyLayer::new(idempotency, lease()).unwrap();
+    let client = connect(Mailer::new().idempotent(layer)).await;
+    assert_eq!(send(&client, key("k")).await, 1);
+    let answer = call(&client, params("send", json!({ "text": "bye" }), key("k"))).await;
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    assert_eq!(
+        answer["result"]["_meta"]["io.github.mcp-idempotent/refusal"]["type"],
+        "idempotency_key_conflict"
+    );
+}
+
+#[tokio::test]
+async fn the_authorize_hook_is_asked_before_a_replay() {
+    let withdrawn = Arc::new(AtomicBool::new(false));
+    let grant = Arc::clone(&withdrawn);
+    let idempotency = Idempotency::builder("mailer", MemoryStore::new())
+        .with_authorize(move |_, tool| {
+            let denied = grant.load(Ordering::SeqCst) && tool == "send";
+            Box::pin(async move {
+                if denied {
+                    return Err(Denied::new("withdrawn"));
+                }
+                Ok(())
+            })
+        })
+        .build()
+        .unwrap();
+    let layer = IdempotencyLayer::new(idempotency, lease()).unwrap();
+    let client = connect(Mailer::new().idempotent(layer)).await;
+    assert_eq!(send(&client, key("k")).await, 1);
+    withdrawn.store(true, Ordering::SeqCst);
+    let answer = call(&client, params("send", hello(), key("k"))).await;
+    assert_eq!(refusal(&answer), ("idempotency_unauthorized", "unknown"));
+    withdrawn.store(false, Ordering::SeqCst);
+    assert_eq!(
+        number(&call(&client, params("send", hello(), key("k"))).await),
+        1
+    );
+}
