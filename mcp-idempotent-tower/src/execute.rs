@@ -1,8 +1,8 @@
 //! One annotated call, from its key to its answer.
 
-use std::sync::Arc;
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{
     Action, Answer, Begun, CallInfo, CanonicalArguments, CommitOutcome, DetachOnDrop, ErrorKind,
     Interrupted, KeyKind, KeyRequirement, Policy, Refusal, Request, Scope, Store, TransactionStore,
@@ -55,7 +55,7 @@ where
         + 'static,
 {
     let policy = idempotency.policy_of(options);
-    let answer = async {
+    let answer = guarded(async {
         let request = identify(idempotency, &policy, &call, true)?;
         let authorize = idempotency
             .settings()
@@ -78,7 +78,7 @@ where
             // Only lease mode can be told to do without a store.
             Begun::Unprotected => Err(unprotected_transaction()),
         }
-    }
+    })
     .await;
     match answer {
         Err(refusal) => refuse(idempotency, &refusal),
@@ -114,7 +114,7 @@ where
     H: FnOnce(Call) -> BoxFuture<'static, Result<Outcome, NotCalled>> + Send + 'static,
 {
     let policy = idempotency.policy_of(options);
-    let answer = async {
+    let answer = guarded(async {
         let request = identify(idempotency, &policy, &call, true)?;
         let authorize = idempotency
             .settings()
@@ -131,7 +131,7 @@ where
             }
             None => idempotency.engine.begin(request).await,
         })
-    }
+    })
     .await;
     let attempt = match answer {
         Err(refusal) => return refuse(idempotency, &refusal),
@@ -146,7 +146,11 @@ where
     DetachOnDrop::new(async move {
         let _running = running;
         let Some(mut attempt) = attempt else {
-            return Outcome::from(handler(call).await).0.result;
+            let outcome = AssertUnwindSafe(async move { handler(call).await })
+                .catch_unwind()
+                .await
+                .map_err(|_| Interrupted::Panicked);
+            return handled(outcome, CommitOutcome::Unknown).result;
         };
         // Calling the handler may panic too, before there is a future.
         let outcome = attempt.run(async move { handler(call).await }).await;
@@ -155,6 +159,17 @@ where
         answer_after_running(&idempotency, answer, handled)
     })
     .await
+}
+
+/// What comes before the handler runs code of the author's too: scope, authorization, set-up. A
+/// panic there would leave the client without an answer.
+pub(crate) async fn guarded<T>(
+    before: impl Future<Output = Result<T, Refusal>>,
+) -> Result<T, Refusal> {
+    AssertUnwindSafe(before)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| Err(panicked_before()))
 }
 
 pub(crate) fn identify<'a, S: Store>(
@@ -294,6 +309,16 @@ fn unreadable() -> Refusal {
         Action::AskOperator,
         "The call with this idempotency key was executed, but its stored result cannot be read. It \
          was not executed again.",
+    )
+}
+
+fn panicked_before() -> Refusal {
+    Refusal::new(
+        ErrorKind::HandlerPanicked,
+        CommitOutcome::NotCommitted,
+        Action::RetrySameKey,
+        "The server failed unexpectedly before the tool ran, so the call was not executed. It may \
+         be sent again with the same key.",
     )
 }
 

@@ -17,6 +17,7 @@ use crate::{
     error::Refusal,
     fingerprint::Identity,
     policy::{Policy, Wait},
+    record::RecordState,
     store::{Claim, Claimed, Store, StoreError, StoreErrorKind, TransactionStore},
     telemetry::{Mode, ObservedCall, Outcome},
 };
@@ -221,6 +222,11 @@ impl<S: Store> Engine<S> {
                         return answer::in_progress().into();
                     };
                     if let Wake::Lead(leader) = woken {
+                        // A right that was withdrawn while the caller waited counts.
+                        if let Err(refusal) = request.check().await {
+                            leader.step_down();
+                            return refusal.into();
+                        }
                         entry = Entry::Lead(leader);
                         continue;
                     }
@@ -271,10 +277,21 @@ impl<S: Store> Engine<S> {
         claim.on_expired = request.policy.on_expired;
         claim.lease = request.policy.lease;
         let mut pause = FIRST_PAUSE;
-        let mut waited = None;
+        let mut waiting = None;
         let mut repeats = 0;
+        let mut waited = false;
         loop {
-            match claim_with(Some(claim.clone())).await {
+            let claimed = claim_with(Some(claim.clone())).await;
+            // A right that was withdrawn while another process held the key counts.
+            if waited
+                && ends_the_wait(&claimed)
+                && let Err(refusal) = request.check().await
+            {
+                drop(claimed);
+                leader.step_down();
+                return refusal.into();
+            }
+            match claimed {
                 Ok(Claimed::New(held)) => {
                     leader.running();
                     return Led::Claimed {
@@ -321,12 +338,22 @@ impl<S: Store> Engine<S> {
                 leader.step_down();
                 return answer::in_progress().into();
             }
-            if waited.is_none() {
-                waited = request.observed.and_then(ObservedCall::waiting);
+            if waiting.is_none() {
+                waiting = request.observed.and_then(ObservedCall::waiting);
             }
             sleep_until(patience.deadline.min(now + pause)).await;
+            waited = true;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+}
+
+/// Whether a caller that waited for another process has its turn or its answer.
+fn ends_the_wait<C>(claimed: &Result<Claimed<C>, StoreError>) -> bool {
+    match claimed {
+        Ok(Claimed::New(_) | Claimed::Conflict) => true,
+        Ok(Claimed::Found(record)) => !matches!(record.state, RecordState::InProgress { .. }),
+        Ok(Claimed::InProgress) | Err(_) => false,
     }
 }
 

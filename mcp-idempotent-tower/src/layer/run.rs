@@ -42,18 +42,19 @@ macro_rules! begin {
             hook,
             context: &$call.context,
         });
-        match execute::identify(
-            &$execution.idempotency,
-            &$execution.policy,
-            &$call,
-            $execution.is_listed,
-        ) {
-            Err(refusal) => Err(refusal),
-            Ok(request) => Ok(match &authorize {
+        execute::guarded(async {
+            let request = execute::identify(
+                &$execution.idempotency,
+                &$execution.policy,
+                &$call,
+                $execution.is_listed,
+            )?;
+            Ok(match &authorize {
                 Some(authorize) => engine.$begin(request.with_authorize(authorize)).await,
                 None => engine.$begin(request).await,
-            }),
-        }
+            })
+        })
+        .await
     }};
 }
 

@@ -109,8 +109,9 @@ impl PostgresStoreBuilder {
     }
 
     /// How long is spent on finding out what became of a commit whose answer was lost, before the
-    /// call is answered as of unknown outcome; [`PostgresStore::DEFAULT_RECOVERY_TIMEOUT`] unless
-    /// said otherwise.
+    /// call is answered as of unknown outcome, and how long a rollback waits for a statement that
+    /// the handler gave up before the session is closed;
+    /// [`PostgresStore::DEFAULT_RECOVERY_TIMEOUT`] unless said otherwise.
     pub fn with_recovery_timeout(mut self, timeout: Duration) -> Self {
         self.recovery_timeout = timeout;
         self

@@ -136,7 +136,18 @@ impl PostgresStore {
         claim: Option<&Claim>,
     ) -> Ended {
         let check = self.call(Name::Check, &[transaction.mark.literal()]);
-        match finishing(&mut transaction, format!("{check}ROLLBACK AND CHAIN;"), 1).await {
+        let batch = format!("{check}ROLLBACK AND CHAIN;");
+        // A statement that the handler gave up comes first, and may wait for a lock, or for data
+        // that never come. Closing the session rolls back as well.
+        let bound = self.inner.recovery_timeout;
+        let Ok(finished) = tokio::time::timeout(bound, finishing(&mut transaction, batch, 1)).await
+        else {
+            return Ended::Aborted(StoreError::new(
+                StoreErrorKind::Unavailable,
+                format!("the rollback was not answered within {bound:?}; the session is closed"),
+            ));
+        };
+        match finished {
             Ok(at) => {
                 transaction.connection.release_chained();
                 Ended::AsAsked(at)

@@ -29,9 +29,10 @@
 //! # What a handler must not do with the connection
 //!
 //! A nested `begin` is a savepoint and harmless. `COMMIT`, `ROLLBACK` or `BEGIN` as raw SQL is
-//! noticed at the end and leaves the key in doubt (all but one case: a handler that rolls back,
+//! noticed at the end and leaves the key in doubt, in all but two cases: a handler that rolls back,
 //! commits a transaction of its own, and leaves a third one aborted, is taken for one whose
-//! transaction a database error aborted). `DEALLOCATE ALL` takes our prepared statements
+//! transaction a database error aborted; and where a handler commits and its session is lost before
+//! it returns, nothing is left that would tell, and the call is answered as not committed. `DEALLOCATE ALL` takes our prepared statements
 //! away; the call is then rolled back. `RESET ALL` removes the value by which the transaction is
 //! known again, and counts as ending it.
 //!

@@ -35,6 +35,11 @@ pub(super) fn is_sql_error(error: &sqlx::Error) -> bool {
     primary_code(error) == Some(ERROR)
 }
 
+/// Whether the connection may not write, or the file cannot be written.
+pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
+    primary_code(error) == Some(READONLY)
+}
+
 /// Whether this error leaves open what became of a commit.
 pub(super) fn leaves_commit_open(error: &sqlx::Error) -> bool {
     match primary_code(error) {

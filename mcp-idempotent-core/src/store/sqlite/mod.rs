@@ -57,7 +57,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub use self::{builder::SqliteStoreBuilder, transaction::SqliteTransaction};
 use self::{
-    error::{busy, store_error},
+    error::{busy, is_read_only, store_error},
     statement::Statements,
     writer::{Backoff, Checkout, WriterQueue},
 };
@@ -186,7 +186,10 @@ impl SqliteStore {
                         return Err(error);
                     }
                     if let Err(error) = backoff.retry(error).await {
-                        checkout.give_back();
+                        // A handler may have made the connection one that only reads.
+                        if !is_read_only(&error) {
+                            checkout.give_back();
+                        }
                         return Err(error);
                     }
                 }

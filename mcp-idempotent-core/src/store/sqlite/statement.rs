@@ -36,10 +36,9 @@ pub(super) struct Statements {
     /// lock only if nobody has committed since the look-up (else it is `SQLITE_BUSY_SNAPSHOT`),
     /// so there is no need to look again.
     pub(super) begin: SqlStr,
-    /// `?5` response, `?6` retention, `?7` tombstone → completed at, then a row without meaning;
-    /// and commits.
+    /// `?5` response, `?6` retention, `?7` tombstone → completed at; and commits.
     pub(super) record_and_commit: SqlStr,
-    /// → now, then a row without meaning; and commits.
+    /// → now; and commits.
     pub(super) commit: SqlStr,
     /// Keeps what is there.
     pub(super) insert_in_doubt: SqlStr,
@@ -61,6 +60,8 @@ pub(super) struct Statements {
     pub(super) now: SqlStr,
     /// → version.
     pub(super) schema_version: SqlStr,
+    /// → whether the connection is one that the store has set up.
+    pub(super) is_ours: SqlStr,
 }
 
 impl Statements {
@@ -70,7 +71,9 @@ impl Statements {
         // A lapsed lease is in doubt: only a lease that still runs may change its record.
         let held =
             format!("id = ?1 AND token = ?2 AND state = {IN_PROGRESS} AND lease_until > {NOW}");
-        let finish = format!("SELECT 'a' < 'b' COLLATE {FINISHING}; COMMIT");
+        // Stands in the first statement of a finishing batch. On a connection that a handler put
+        // in the place of ours there is no such collation, so nothing of the batch is done.
+        let ours = format!("'a' < 'b' COLLATE {FINISHING}");
         let look_up = format!(
             "SELECT fingerprint, \
              CASE WHEN state = {IN_PROGRESS} AND lease_until <= c.now THEN {IN_DOUBT} \
@@ -87,13 +90,13 @@ impl Statements {
                  AND expires_at <= {NOW}"
             )),
             look_up: sql(look_up),
-            commit: sql(format!("SELECT {NOW}; {finish}")),
+            commit: sql(format!("SELECT {NOW} WHERE {ours}; COMMIT")),
             record_and_commit: sql(format!(
                 "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, \
                  created_at, completed_at, expires_at, purge_at, sweep_at, response) \
                  SELECT ?1, ?2, {COMPLETED}, 0, ?3, ?4, \
                  c.now, c.now, c.now + ?6, c.now + ?6 + ?7, c.now + ?6, ?5 \
-                 FROM (SELECT {NOW} AS now) AS c WHERE true RETURNING completed_at; {finish}"
+                 FROM (SELECT {NOW} AS now) AS c WHERE {ours} RETURNING completed_at; COMMIT"
             )),
             insert_in_doubt: sql(format!(
                 "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, created_at) \
@@ -130,6 +133,9 @@ impl Statements {
                  AND purge_at <= {NOW} LIMIT ?1) RETURNING 1"
             )),
             now: sql(format!("SELECT {NOW}")),
+            is_ours: sql(format!(
+                "SELECT count(*) FROM pragma_collation_list WHERE name = '{FINISHING}' COLLATE NOCASE"
+            )),
             schema_version: sql(format!("SELECT schema_version FROM {store}")),
         }
     }

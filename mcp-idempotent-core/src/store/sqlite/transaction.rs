@@ -10,7 +10,7 @@ use sqlx::{Arguments as _, SqliteConnection, sqlite::SqliteArguments};
 use super::{
     Opened, SqliteStore,
     batch::{self, Batch, Encoded},
-    error::{is_sql_error, leaves_commit_open, store_error},
+    error::{is_read_only, is_sql_error, leaves_commit_open, store_error},
     micros,
     writer::Checkout,
 };
@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// How many statements a finishing batch has.
-const FINISHING_STATEMENTS: usize = 3;
+const FINISHING_STATEMENTS: usize = 2;
 
 /// An open transaction that holds SQLite's write lock. Dropping it rolls back.
 pub struct SqliteTransaction {
@@ -103,6 +103,10 @@ impl SqliteStore {
         claim: &Claim,
         completion: Completion,
     ) -> Ended {
+        // The commit hook would refuse the record, unless the handler has taken it away.
+        if checkout.writer.watch.ended_early() {
+            return self.ended_by_handler(checkout, Some(claim)).await;
+        }
         let batch = batch::run(
             &mut checkout.writer.connection,
             &self.shared.statements.record_and_commit,
@@ -126,6 +130,7 @@ impl SqliteStore {
     }
 
     async fn roll_back(&self, mut checkout: Checkout, claim: Option<&Claim>) -> Ended {
+        checkout.writer.watch.stop();
         let now = self.now(&mut checkout).await;
         if checkout.writer.watch.refused_a_commit() {
             return self.ended_by_handler(checkout, claim).await;
@@ -190,7 +195,7 @@ impl SqliteStore {
     /// What a finishing batch has come to. `recorded` is given where it wrote a record.
     async fn finish(
         &self,
-        checkout: Checkout,
+        mut checkout: Checkout,
         claim: Option<&Claim>,
         batch: Batch,
         recorded: Option<&Claim>,
@@ -224,6 +229,9 @@ impl SqliteStore {
             // COMMIT found nothing to commit.
             Some(_) if is_sql_error(&error) => self.ended_by_handler(checkout, claim).await,
             Some(_) => aborted(checkout, "committing", error).await,
+            None if is_sql_error(&error) && !self.is_ours(&mut checkout).await => {
+                self.ended_by_handler(checkout, claim).await
+            }
             None => aborted(checkout, "recording the result", error).await,
         }
     }
@@ -255,21 +263,31 @@ impl SqliteStore {
         }
     }
 
+    /// Whether the handler has left the store's own connection in its place.
+    async fn is_ours(&self, checkout: &mut Checkout) -> bool {
+        sqlx::query_scalar::<_, i64>(self.shared.statements.is_ours.clone())
+            .fetch_one(&mut checkout.writer.connection)
+            .await
+            .is_ok_and(|count| count == 1)
+    }
+
     /// The transaction is no longer the one that was begun. Puts the key in doubt, where there is
     /// one, and lets the connection go.
-    async fn ended_by_handler(&self, mut checkout: Checkout, claim: Option<&Claim>) -> Ended {
+    async fn ended_by_handler(&self, checkout: Checkout, claim: Option<&Claim>) -> Ended {
         tracing::error!("a handler ended the transaction that it was given");
         let Some(claim) = claim else {
             return Ended::EndedByHandler;
         };
-        // Fails when nothing is open, which is as good.
-        let _ = checkout.writer.roll_back().await;
+        let unknown =
+            |error: StoreError| Ended::Unknown(error.with_outcome(CommitOutcome::Unknown));
+        // It may have lost its hooks, or be another connection altogether.
+        let checkout = match self.shared.writers.renew(checkout, self.deadline()).await {
+            Ok(checkout) => checkout,
+            Err(error) => return unknown(error),
+        };
         match self.put_in_doubt(checkout, claim).await {
             Ok(()) => Ended::EndedByHandler,
-            Err(error) => {
-                let error = store_error("putting the key in doubt", error);
-                Ended::Unknown(error.with_outcome(CommitOutcome::Unknown))
-            }
+            Err(error) => unknown(store_error("putting the key in doubt", error)),
         }
     }
 
@@ -289,6 +307,7 @@ impl SqliteStore {
                 .execute(&mut checkout.writer.connection)
                 .await?;
             checkout.writer.commit().await?;
+            checkout.give_back();
         }
         Ok(())
     }
@@ -308,8 +327,9 @@ fn recorded(claim: &Claim, completion: &Completion) -> Encoded {
 
 /// Rolls back because of an error that left nothing behind.
 async fn aborted(checkout: Checkout, doing: &str, error: sqlx::Error) -> Ended {
-    // SQLite may have rolled back already; then there is nothing to do and the connection goes.
-    if !checkout.writer.watch.saw_rollback() {
+    // SQLite may have rolled back already; then there is nothing to do and the connection goes. So
+    // does one that a handler has left in a state in which nothing can be written.
+    if !checkout.writer.watch.saw_rollback() && !is_read_only(&error) {
         checkout.roll_back_and_give_back().await;
     }
     Ended::Aborted(store_error(doing, error))

@@ -8,7 +8,7 @@
 //!
 //! - Commit and rollback hooks ([`Watch`]) refuse every commit but ours while a handler holds the
 //!   transaction, and notice every way in which it can be rolled back. Ours is told from others
-//!   by a collation of that connection, which our finishing batch uses right before its COMMIT:
+//!   by a collation of that connection, which our finishing batch uses in its first statement:
 //!   it runs where SQLite runs, so a COMMIT that the handler sent and did not wait for comes
 //!   before it and is refused.
 //! - The driver's count of open transactions is raised to 2 and stays there. So a nested
@@ -48,6 +48,10 @@ const BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 20";
 /// The collation that lets the next commit through.
 pub(super) const FINISHING: &str = "mcp_idempotent_finishing";
 
+/// How many steps of SQLite's machine a statement makes before it looks whether it is to stop; our
+/// own have ended long before.
+const STEPS_BETWEEN_LOOKS: i32 = 20_000;
+
 /// `synchronous = FULL`, as SQLite numbers it: every commit reaches the disk.
 const FULL: i64 = 2;
 
@@ -60,10 +64,12 @@ pub(super) struct Watch {
     refused: AtomicBool,
     /// The whole transaction was rolled back, by whatever.
     rolled_back: AtomicBool,
-    /// Our finishing batch has come to its COMMIT.
+    /// Our finishing batch has begun.
     finishing: AtomicBool,
     /// A commit was let through: the hook is still in its place.
     passed: AtomicBool,
+    /// The transaction will be rolled back: what still runs in it is interrupted.
+    stopped: AtomicBool,
 }
 
 impl Watch {
@@ -73,6 +79,7 @@ impl Watch {
             &self.rolled_back,
             &self.finishing,
             &self.passed,
+            &self.stopped,
         ] {
             fact.store(false, Ordering::SeqCst);
         }
@@ -85,6 +92,18 @@ impl Watch {
         let fact = if may { &self.passed } else { &self.refused };
         fact.store(true, Ordering::SeqCst);
         may
+    }
+
+    /// Interrupts a statement that the handler has left behind, or that outlasts its limit: the
+    /// driver's thread takes no other before that one has ended.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+    }
+
+    /// Nobody holds the transaction any more.
+    fn let_go(&self) {
+        self.held.store(false, Ordering::SeqCst);
+        self.stopped.store(false, Ordering::SeqCst);
     }
 
     /// The transaction is not the one any more that was begun.
@@ -164,6 +183,10 @@ impl Writer {
                 hook.finishing.store(true, Ordering::SeqCst);
                 left.cmp(right)
             })?;
+            let hook = Arc::clone(&watch);
+            handle.set_progress_handler(STEPS_BETWEEN_LOOKS, move || {
+                !hook.stopped.load(Ordering::SeqCst)
+            });
         }
         Ok(Ok(Self {
             connection,
@@ -219,7 +242,7 @@ impl Writer {
     pub(super) async fn roll_back(&mut self) -> Result<(), sqlx::Error> {
         let rolled_back = sqlx::query("ROLLBACK").execute(&mut self.connection).await;
         // Not before: what the handler left behind comes first.
-        self.watch.held.store(false, Ordering::SeqCst);
+        self.watch.let_go();
         rolled_back.map(drop)
     }
 
@@ -283,6 +306,17 @@ impl WriterQueue {
         Ok(Checkout { writer, slot })
     }
 
+    /// Closes the connection, whatever it is by now, and opens another in its place.
+    pub(super) async fn renew(
+        &self,
+        checkout: Checkout,
+        deadline: Instant,
+    ) -> Result<Checkout, StoreError> {
+        let Checkout { writer, slot } = checkout;
+        drop(writer);
+        self.fill(slot, deadline).await
+    }
+
     /// Waits for whoever writes, and closes the writing connection.
     pub(super) async fn close(&self) {
         let writer = self.slot.lock().await.take();
@@ -305,7 +339,7 @@ pub(super) struct Checkout {
 
 impl Checkout {
     pub(super) fn give_back(mut self) {
-        self.writer.watch.held.store(false, Ordering::SeqCst);
+        self.writer.watch.let_go();
         *self.slot = Some(self.writer);
     }
 

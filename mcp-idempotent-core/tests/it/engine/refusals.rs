@@ -5,8 +5,8 @@ use std::{
 };
 
 use mcp_idempotent_core::{
-    Action, Authorize, Begun, CallInfo, CommitOutcome, Engine, ErrorKind, Policy, Record, Refusal,
-    ResultKind, Store, StoreError,
+    Action, Authorize, Begun, Bytes, CallInfo, CommitOutcome, Engine, ErrorKind, Policy, Record,
+    RecordState, Refusal, ResultKind, Store, StoreError, Timestamp,
     store::{Claim, Claimed, Completion, Lease, LeaseEnd, Reach, StoreErrorKind},
 };
 
@@ -92,6 +92,114 @@ async fn a_right_that_is_withdrawn_while_waiting_counts() {
     assert_eq!(first.await.unwrap(), own("one"));
     assert_eq!(waiting.await.unwrap(), DENIED);
     assert_eq!(guard.asked.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_right_that_is_withdrawn_counts_for_a_waiter_whose_turn_it_is() {
+    let (server, guard) = (Server::new(|_| {}), std::sync::Arc::new(Guard::default()));
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let first = tokio::spawn({
+        let server = server.clone();
+        async move {
+            let handler = async {
+                ended.await.unwrap();
+                Reply::new(ResultKind::NotExecuted, "not executed")
+            };
+            server.call("k", handler).await
+        }
+    });
+    until(|| server.executions() == 1).await;
+    let waiting = tokio::spawn({
+        let (server, guard) = (server.clone(), guard.clone());
+        async move {
+            let request = server
+                .request(server.identity(Some("k"), "{}"))
+                .with_authorize(&*guard);
+            server.call_as(request, succeed("never")).await
+        }
+    });
+    until(|| server.engine.waiting() == 1).await;
+    guard.shut.store(true, Ordering::SeqCst);
+    end.send(()).unwrap();
+    assert_eq!(first.await.unwrap(), own("not executed"));
+    assert_eq!(waiting.await.unwrap(), DENIED);
+    assert_eq!(server.executions(), 1);
+    assert_eq!(server.call("k", succeed("two")).await, own("two"));
+}
+
+/// Another process runs the call at first. While it does, the caller's right is withdrawn.
+struct Elsewhere {
+    guard: std::sync::Arc<Guard>,
+    /// Whether the other process leaves a record.
+    completes: bool,
+    released: std::sync::Arc<AtomicBool>,
+    claims: AtomicUsize,
+}
+
+impl Store for Elsewhere {
+    fn reach(&self) -> Reach {
+        Reach::Network
+    }
+    async fn look_up(&self, _: &Claim) -> Result<Option<Record>, StoreError> {
+        Ok(None)
+    }
+    async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
+        if self.claims.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.guard.shut.store(true, Ordering::SeqCst);
+            return Ok(Claimed::InProgress);
+        }
+        if self.completes {
+            return Ok(Claimed::Found(Record::new(
+                claim.fingerprint,
+                RecordState::Completed {
+                    response: Some(Bytes::from_static(b"secret")),
+                    at: Timestamp::from_micros(1),
+                },
+            )));
+        }
+        Ok(Claimed::New(Lease::new(claim.id, 1)))
+    }
+    async fn complete(&self, _: &Lease, _: Completion) -> Result<LeaseEnd, StoreError> {
+        panic!("nothing was run")
+    }
+    async fn release(&self, _: &Lease) -> Result<LeaseEnd, StoreError> {
+        self.released.store(true, Ordering::SeqCst);
+        Ok(LeaseEnd::Fenced)
+    }
+    async fn abandon(&self, _: &Lease) -> Result<LeaseEnd, StoreError> {
+        panic!("nothing was run")
+    }
+    async fn sweep(&self, _: u32) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+}
+
+#[tokio::test]
+async fn a_right_that_is_withdrawn_while_another_process_runs_the_call_counts() {
+    for completes in [true, false] {
+        let (server, guard) = (Server::new(|_| {}), std::sync::Arc::new(Guard::default()));
+        let released = std::sync::Arc::new(AtomicBool::new(false));
+        let engine = Engine::new(
+            "tests",
+            Elsewhere {
+                guard: guard.clone(),
+                completes,
+                released: released.clone(),
+                claims: AtomicUsize::new(0),
+            },
+        );
+        let request = server
+            .request(server.identity(Some("k"), "{}"))
+            .with_authorize(&*guard);
+        let Begun::Answer(answer) = engine.begin(request).await else {
+            panic!("the caller has no right any more");
+        };
+        assert_eq!(Outcome::from(answer, None), DENIED);
+        assert_eq!(guard.asked.load(Ordering::SeqCst), 2);
+        if !completes {
+            until(|| released.load(Ordering::SeqCst)).await;
+        }
+    }
 }
 
 /// A store that is away.

@@ -10,7 +10,7 @@ use std::{
 
 use mcp_idempotent_core::{
     Store, StoreError, TransactionStore,
-    store::{Claimed, End, StoreErrorKind, postgres::PostgresStore},
+    store::{Claimed, End, Ended, StoreErrorKind, postgres::PostgresStore},
 };
 use sqlx::Executor;
 
@@ -247,4 +247,39 @@ async fn a_claim_that_gets_no_connection_says_so_within_the_bound() {
         PostgresStore::DEFAULT_ACQUIRE_TIMEOUT,
         Duration::from_secs(5)
     );
+}
+
+#[tokio::test]
+async fn a_rollback_does_not_wait_for_a_statement_that_the_handler_gave_up() {
+    let database =
+        Database::with_store(|store| store.with_recovery_timeout(Duration::from_millis(200))).await;
+    database
+        .execute("INSERT INTO {s}.effects VALUES ('locked')")
+        .await;
+    let mut another = database.outside.begin().await.unwrap();
+    sqlx::raw_sql(database.sql("SELECT * FROM {s}.effects FOR UPDATE"))
+        .execute(&mut *another)
+        .await
+        .unwrap();
+    let claim = claim("key", "{}");
+    let mut transaction = database.begin(&claim).await;
+    let update = sqlx::query(database.sql("UPDATE {s}.effects SET what = 'changed'"));
+    let update = tokio::time::timeout(
+        Duration::from_millis(100),
+        update.execute(&mut *transaction),
+    );
+    assert!(update.await.is_err(), "the row is locked");
+    let end = database.store.end(transaction, Some(&claim), End::RollBack);
+    let ended = tokio::time::timeout(Duration::from_secs(20), end)
+        .await
+        .expect("the rollback is bounded");
+    assert!(matches!(ended, Ended::Aborted(_)), "{ended:?}");
+    another.rollback().await.unwrap();
+    // The server learns that the session is gone once the lock lets it go on.
+    database
+        .until("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'UPDATE {s}.effects%')")
+        .await;
+    let ended = database.call(&claim, "once").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    assert_eq!(database.effects().await, ["locked", "once"]);
 }

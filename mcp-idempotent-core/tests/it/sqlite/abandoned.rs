@@ -135,3 +135,25 @@ async fn statement_that_the_handler_left_behind_is_before_the_commit() {
         Claimed::Found(_)
     ));
 }
+
+#[tokio::test]
+async fn a_statement_that_outlasts_its_handler_is_interrupted() {
+    let database = Database::new().await;
+    let store = database.store();
+    let claim = claim(1);
+    let mut transaction = begin(&store, &claim).await;
+    pay(&mut transaction, "never").await;
+    let endless = sqlx::query(
+        "WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
+    );
+    let handler = endless.execute(&mut *transaction);
+    let limited = tokio::time::timeout(Duration::from_millis(50), handler).await;
+    assert!(limited.is_err(), "it has no end");
+    let end = store.end(transaction, Some(&claim), End::RollBack);
+    let ended = tokio::time::timeout(Duration::from_secs(20), end)
+        .await
+        .expect("the rollback does not wait for it");
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    super::call(&store, &claim, "rent", b"paid").await;
+    assert_eq!(database.payments().await, ["rent"]);
+}

@@ -227,3 +227,73 @@ async fn raw_commit_is_noticed_even_behind_a_replaced_hook() {
     let mut transaction = begin(&store, &claim(2)).await;
     assert!(!try_sql(&mut transaction, "COMMIT").await);
 }
+
+#[tokio::test]
+async fn raw_rollback_is_noticed_even_behind_a_removed_hook() {
+    let database = Database::new().await;
+    let store = database.store();
+    let mut transaction = begin(&store, &claim(1)).await;
+    pay(&mut transaction, "never").await;
+    transaction
+        .lock_handle()
+        .await
+        .unwrap()
+        .remove_commit_hook();
+    assert!(try_sql(&mut transaction, "ROLLBACK").await);
+    let ended = store.end(transaction, Some(&claim(1)), commit()).await;
+    assert!(matches!(ended, Ended::EndedByHandler), "{ended:?}");
+    let record = found(&store, &claim(1)).await;
+    assert!(matches!(record.state, RecordState::InDoubt), "{record:?}");
+    // The connection without the hook is not used again.
+    let mut transaction = begin(&store, &claim(2)).await;
+    assert!(!try_sql(&mut transaction, "COMMIT").await);
+}
+
+#[tokio::test]
+async fn another_connection_in_the_place_of_ours_is_noticed_and_the_key_is_in_doubt() {
+    for recorded in [true, false] {
+        let database = Database::new().await;
+        let store = database.store();
+        let claimed = recorded.then(|| claim(1));
+        let begun = store.begin(&claim(1).call, claimed.as_ref()).await.unwrap();
+        let Claimed::New(mut transaction) = begun else {
+            panic!("the key is new");
+        };
+        pay(&mut transaction, "never").await;
+        let another = database.pool(1).acquire().await.unwrap().detach();
+        let ours = std::mem::replace(&mut *transaction, another);
+        ours.close().await.unwrap();
+        let end = if recorded {
+            commit()
+        } else {
+            End::CommitUnrecorded
+        };
+        let ended = store.end(transaction, claimed.as_ref(), end).await;
+        assert!(matches!(ended, Ended::EndedByHandler), "{ended:?}");
+        if recorded {
+            let record = found(&store, &claim(1)).await;
+            assert!(matches!(record.state, RecordState::InDoubt), "{record:?}");
+        }
+        call(&store, &claim(2), "rent", b"paid").await;
+        assert_eq!(database.payments().await, ["rent"]);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_a_handler_made_read_only_is_not_used_for_long() {
+    let database = Database::new().await;
+    let store = database.store();
+    let mut transaction = begin(&store, &claim(1)).await;
+    assert!(try_sql(&mut transaction, "PRAGMA query_only = ON").await);
+    let ended = store.end(transaction, Some(&claim(1)), commit()).await;
+    assert!(matches!(ended, Ended::Aborted(_)), "{ended:?}");
+    call(&store, &claim(1), "rent", b"paid").await;
+
+    let mut transaction = begin(&store, &claim(2)).await;
+    assert!(try_sql(&mut transaction, "PRAGMA query_only = ON").await);
+    store.end(transaction, Some(&claim(2)), End::RollBack).await;
+    // The first to find out is refused.
+    assert!(store.begin(&claim(2).call, Some(&claim(2))).await.is_err());
+    call(&store, &claim(2), "more", b"paid").await;
+    assert_eq!(database.payments().await, ["rent", "more"]);
+}

@@ -90,6 +90,12 @@ impl Server {
         panic!("run {}", self.run())
     }
 
+    #[idempotent(key = explicit, on_error = release)]
+    #[tool]
+    async fn panics_without_key(&self) -> String {
+        panic!("run {}", self.run())
+    }
+
     #[idempotent(on_error = in_doubt)]
     #[tool]
     async fn slow(&self) -> String {
@@ -120,6 +126,9 @@ impl ServerHandler for Server {
         }
     }
 }
+
+/// How long a test waits for an answer that should come at once.
+const SILENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
 async fn keyed(client: &Client, tool: &'static str) -> Value {
     call(
@@ -209,6 +218,40 @@ async fn a_panic_is_answered_and_leaves_the_call_in_doubt() {
         );
     }
     assert_eq!(server.runs(), 2);
+}
+
+#[tokio::test]
+async fn a_panic_of_a_call_without_protection_is_answered_too() {
+    let server = Server::new();
+    let client = connect(server.clone()).await;
+    let call = unkeyed(&client, "panics_without_key");
+    let answer = tokio::time::timeout(SILENCE, call).await.unwrap();
+    let data = &answer["error"]["data"];
+    assert_eq!(data["type"], "idempotency_handler_panicked", "{answer}");
+    assert_eq!(data["outcome"], "unknown", "{answer}");
+    assert_eq!(server.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_panic_before_the_handler_is_answered_and_nothing_runs() {
+    let builder = || Idempotency::builder("outcomes", MemoryStore::new());
+    for idempotency in [
+        builder().with_scope_from(|_| panic!("no scope")),
+        builder().with_authorize(|_, _| panic!("no authorization")),
+        builder().with_authorize(|_, _| Box::pin(async { panic!("no authorization") })),
+    ] {
+        let mut server = Server::new();
+        server.idempotency = idempotency.build().unwrap();
+        let client = connect(server.clone()).await;
+        let answer = tokio::time::timeout(SILENCE, keyed(&client, "failed"))
+            .await
+            .unwrap();
+        assert_eq!(answer["error"]["code"], -32603, "{answer}");
+        let data = &answer["error"]["data"];
+        assert_eq!(data["type"], "idempotency_handler_panicked", "{answer}");
+        assert_eq!(data["outcome"], "not_committed", "{answer}");
+        assert_eq!(server.runs(), 0);
+    }
 }
 
 #[tokio::test]
