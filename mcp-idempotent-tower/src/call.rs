@@ -128,7 +128,7 @@ impl<'a, S> Parts<'a, S> {
 pub struct NotCalled(pub(crate) ErrorData);
 
 /// As [`Value::pointer`], on an object that is no [`Value`] of its own.
-fn at_pointer<'a>(arguments: &'a JsonObject, pointer: &str) -> Option<&'a Value> {
+pub(crate) fn at_pointer<'a>(arguments: &'a JsonObject, pointer: &str) -> Option<&'a Value> {
     let rest = pointer.strip_prefix('/')?;
     let (first, rest) = match rest.find('/') {
         Some(end) => rest.split_at(end),
