@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    connect::{Attempt, Connect},
+    connect::{Attempt, Connect, Connection as _},
     failure::Failure,
 };
 
@@ -36,7 +36,7 @@ pub(super) async fn run(
         Ok(Err(error)) => return Err(Failure::NotRun(error.into())),
         Err(elapsed) => return Err(Failure::NotRun(elapsed.into())),
     };
-    let pending = send(&connection, params, deadline).await?;
+    let pending = send(connection.peer(), params, deadline).await?;
     let response = pending.response(deadline, limit).await?;
     if let CallToolResponse::Complete(result) = &response
         && let Some(refused) = Failure::in_result(result)

@@ -1,24 +1,24 @@
 //! Where each attempt finds its server.
 
-use std::{convert::Infallible, error::Error as StdError, future::Future, ops::Deref};
+use std::{convert::Infallible, error::Error as StdError, future::Future, sync::Arc};
 
-use rmcp::{RoleClient, service::Peer};
+use rmcp::{
+    RoleClient,
+    service::{Peer, RunningService, Service},
+};
 
 /// Gives each attempt a connected server.
 ///
 /// The session of a lost attempt may be gone, so a client that can connect anew should: any
-/// `FnMut(Attempt) -> impl Future<Output = Result<Connection, Error>>` will do, and rmcp's
-/// [`RunningService`](rmcp::service::RunningService) is such a connection. A plain
+/// `FnMut(Attempt) -> impl Future<Output = Result<impl Connection, Error>>` will do. A plain
 /// `&Peer<RoleClient>` is used as it is, in every attempt.
-///
-/// The connection is dropped when its attempt has ended.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` gives no connection to a server",
     note = "pass a `&Peer<RoleClient>`, or a closure that takes an `Attempt` and connects"
 )]
 pub trait Connect: Send {
-    /// What keeps the connection open for the time of one attempt.
-    type Connection: Deref<Target = Peer<RoleClient>> + Send + Sync;
+    /// What an attempt is made on. It is dropped when the attempt has ended.
+    type Connection: Connection;
     /// Why there is none.
     type Error: Into<Box<dyn StdError + Send + Sync>>;
 
@@ -33,20 +33,17 @@ pub trait Connect: Send {
     ) -> impl Future<Output = Result<Self::Connection, Self::Error>> + Send;
 }
 
-impl<F, Connecting, Connection, Error> Connect for F
+impl<F, Connecting, C, Error> Connect for F
 where
     F: FnMut(Attempt) -> Connecting + Send,
-    Connecting: Future<Output = Result<Connection, Error>> + Send,
-    Connection: Deref<Target = Peer<RoleClient>> + Send + Sync,
+    Connecting: Future<Output = Result<C, Error>> + Send,
+    C: Connection,
     Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    type Connection = Connection;
+    type Connection = C;
     type Error = Error;
 
-    fn connect(
-        &mut self,
-        attempt: Attempt,
-    ) -> impl Future<Output = Result<Connection, Error>> + Send {
+    fn connect(&mut self, attempt: Attempt) -> impl Future<Output = Result<C, Error>> + Send {
         self(attempt)
     }
 }
@@ -57,6 +54,47 @@ impl<'a> Connect for &'a Peer<RoleClient> {
 
     async fn connect(&mut self, _: Attempt) -> Result<&'a Peer<RoleClient>, Infallible> {
         Ok(self)
+    }
+}
+
+/// A connection to a server: rmcp's peer, or what owns one and keeps it open.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no connection of an MCP client",
+    note = "a `RunningService<RoleClient, _>`, a `Peer<RoleClient>`, and references, `Box` and \
+            `Arc` of them are"
+)]
+pub trait Connection: Send + Sync {
+    /// Where calls are sent.
+    fn peer(&self) -> &Peer<RoleClient>;
+}
+
+impl Connection for Peer<RoleClient> {
+    fn peer(&self) -> &Self {
+        self
+    }
+}
+
+impl<S: Service<RoleClient>> Connection for RunningService<RoleClient, S> {
+    fn peer(&self) -> &Peer<RoleClient> {
+        self
+    }
+}
+
+impl<C: Connection + ?Sized> Connection for &C {
+    fn peer(&self) -> &Peer<RoleClient> {
+        (**self).peer()
+    }
+}
+
+impl<C: Connection + ?Sized> Connection for Box<C> {
+    fn peer(&self) -> &Peer<RoleClient> {
+        (**self).peer()
+    }
+}
+
+impl<C: Connection + ?Sized> Connection for Arc<C> {
+    fn peer(&self) -> &Peer<RoleClient> {
+        (**self).peer()
     }
 }
 

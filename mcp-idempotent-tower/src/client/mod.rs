@@ -120,7 +120,7 @@ mod retry;
 
 pub use self::{
     call::Call,
-    connect::{Attempt, Connect},
+    connect::{Attempt, Connect, Connection},
     error::{CallError, CallErrorKind},
     key::{WithIdempotencyKey, random_key},
     policy::RetryPolicy,

@@ -1,6 +1,8 @@
 //! A real rmcp client on a real rmcp server, in one process.
 
 #[cfg(feature = "client")]
+mod bounds;
+#[cfg(feature = "client")]
 mod call;
 #[cfg(feature = "client-reqwest")]
 mod http;

@@ -1,7 +1,14 @@
 //! A pipe to a server that loses things.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+};
 
+use mcp_idempotent_tower::client::Attempt;
 use rmcp::{ServerHandler, ServiceExt as _};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, split};
@@ -34,6 +41,23 @@ impl Sent {
             .iter()
             .map(|params| params["_meta"]["idempotency-key"].clone())
             .collect()
+    }
+}
+
+type Connecting = Pin<Box<dyn Future<Output = Result<Client, Infallible>> + Send>>;
+
+/// Connects anew for each attempt, over links with these faults in turn, then over good ones.
+pub(super) fn connector(
+    server: &(impl ServerHandler + Clone),
+    faults: impl Into<VecDeque<Fault>>,
+    sent: &Sent,
+) -> impl FnMut(Attempt) -> Connecting + Send {
+    let (server, sent) = (server.clone(), sent.clone());
+    let mut faults = faults.into();
+    move |_| {
+        let fault = faults.pop_front().unwrap_or(Fault::None);
+        let (server, sent) = (server.clone(), sent.clone());
+        Box::pin(async move { Ok(connect(server, fault, &sent).await) })
     }
 }
 
