@@ -13,12 +13,16 @@
 //! | `postgres` | [`PostgresStore`]: both modes, shared by many processes |
 //! | `sqlite` | [`SqliteStore`]: both modes, an embedded file |
 //! | `metrics` | counters, gauges and durations through the `metrics` facade ([`telemetry`]) |
+//! | `client` | the module `client`: keys on calls, refusals read back, a retry that runs a tool once |
+//! | `client-reqwest` | `client`, which also reads the failures of rmcp's HTTP transport over reqwest |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 
 #[doc(hidden)]
 pub mod __private;
 mod builder;
 mod call;
+#[cfg(feature = "client")]
+pub mod client;
 mod execute;
 mod executions;
 mod extract;

@@ -1,5 +1,20 @@
 //! A real rmcp client on a real rmcp server, in one process.
 
+#[cfg(feature = "client")]
+mod bounds;
+#[cfg(feature = "client")]
+mod call;
+#[cfg(feature = "client-reqwest")]
+mod http;
+#[cfg(feature = "client")]
+mod link;
+#[cfg(feature = "client")]
+mod refusal;
+#[cfg(feature = "client")]
+mod retry;
+#[cfg(feature = "client")]
+mod server;
+
 use rmcp::{
     RoleClient, ServerHandler, ServiceExt,
     model::{CallToolRequest, CallToolRequestParams, ClientRequest, MetaObject},

@@ -1,0 +1,57 @@
+//! Keys on calls, as a client puts them there.
+
+use mcp_idempotent_core::IdempotencyKey;
+use rmcp::model::{CallToolRequestParams, JsonObject};
+use serde_json::Value;
+
+use crate::{call::at_pointer, wire};
+
+/// A key that nobody else has: 122 random bits from the operating system, as a UUID of version 4.
+///
+/// Make one for each intended operation, and keep it for as long as that operation may have to be
+/// retried: a key that is made anew for a retry protects nothing.
+#[must_use]
+pub fn random_key() -> IdempotencyKey {
+    IdempotencyKey::new(uuid::Uuid::new_v4().to_string())
+        .unwrap_or_else(|_| unreachable!("a UUID is 36 characters of visible ASCII"))
+}
+
+/// Puts an idempotency key on a call.
+pub trait WithIdempotencyKey: Sized {
+    /// Puts `key` into `_meta["idempotency-key"]`, in place of any key that `_meta` has.
+    ///
+    /// ```
+    /// use mcp_idempotent_tower::client::{WithIdempotencyKey as _, random_key};
+    /// use rmcp::model::CallToolRequestParams;
+    ///
+    /// let key = random_key();
+    /// let params = CallToolRequestParams::new("charge_card").with_idempotency_key(&key);
+    /// assert_eq!(params.meta.unwrap()["idempotency-key"], key.as_str());
+    /// ```
+    #[must_use]
+    fn with_idempotency_key(self, key: &IdempotencyKey) -> Self;
+}
+
+impl WithIdempotencyKey for CallToolRequestParams {
+    fn with_idempotency_key(mut self, key: &IdempotencyKey) -> Self {
+        let meta = self.meta.get_or_insert_default();
+        // The alias with another key would be a contradiction, which a server refuses.
+        meta.remove(wire::KEY_ALIAS);
+        meta.insert(wire::KEY.into(), key.as_str().into());
+        self
+    }
+}
+
+/// What stands where a key belongs, as a server reads it: in `_meta`, or in the named argument.
+pub(super) fn carried<'a>(
+    params: &'a CallToolRequestParams,
+    argument: Option<&str>,
+) -> Option<&'a Value> {
+    let meta = params.meta.as_ref();
+    meta.and_then(|meta| meta.get(wire::KEY).or_else(|| meta.get(wire::KEY_ALIAS)))
+        .or_else(|| in_argument(params.arguments.as_ref()?, argument?))
+}
+
+fn in_argument<'a>(arguments: &'a JsonObject, pointer: &str) -> Option<&'a Value> {
+    at_pointer(arguments, pointer).filter(|value| !value.is_null())
+}
