@@ -151,7 +151,9 @@ fn contradiction() -> Refusal {
     Refusal::new(
         ErrorKind::KeyInvalid,
         CommitOutcome::NotCommitted,
-        Action::UseNewKey,
-        "The call was not executed: it carries two different idempotency keys. Send one.",
+        // One of the two may be spent already, so a third one could run the call twice.
+        Action::RetrySameKey,
+        "The call was not executed: it carries two different idempotency keys. Send one: the key of \
+         your first attempt, in one place only.",
     )
 }

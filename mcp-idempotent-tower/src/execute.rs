@@ -285,9 +285,17 @@ pub(crate) fn refuse<S>(idempotency: &Idempotency<S>, refusal: &Refusal) -> Tool
 }
 
 fn key_required(policy: &Policy) -> Refusal {
+    // A model can fill an argument, and hosts do not let it set `_meta`: the argument comes first.
     let place = match policy.key_argument.as_deref() {
-        Some(pointer) => format!(" or in the argument {pointer}"),
-        None => String::new(),
+        Some(pointer) => {
+            let name = pointer.strip_prefix('/').filter(|name| !name.contains('/'));
+            format!(
+                "in the argument `{}`, or in `_meta[\"{}\"]`",
+                name.unwrap_or(pointer),
+                wire::KEY
+            )
+        }
+        None => format!("in `_meta[\"{}\"]`", wire::KEY),
     };
     Refusal::new(
         ErrorKind::KeyRequired,
@@ -295,9 +303,8 @@ fn key_required(policy: &Policy) -> Refusal {
         Action::UseNewKey,
         format!(
             "This tool takes calls with an idempotency key only, so the call was not executed. \
-             Make a new unique key for this intent, send it in `_meta[\"{key}\"]`{place}, and send \
-             the same key again on every retry.",
-            key = wire::KEY
+             Make a new unique key for this intent, send it {place}, and send the same key again \
+             on every retry."
         ),
     )
 }

@@ -251,7 +251,11 @@ async fn killed_after_commit(site: &Site, call: &Call) -> anyhow::Result<Vec<See
     };
     let server = site.start(start).await?;
     let first = spawn(call, server.peer());
-    let committed = || async { Ok((site.charges().await? > 0).then_some(())) };
+    // The unprotected tool commits first and writes its line into the ledger after that.
+    let committed = || async {
+        let done = site.charges().await? > 0 && site.executions()? > 0;
+        Ok(done.then_some(()))
+    };
     until("the commit", committed).await?;
     server.kill().await?;
     retried_after_restart(site, call, first.await??).await

@@ -14,7 +14,7 @@ INSERT INTO mcp_idempotent_store (only_row, schema_version, last_token) VALUES (
 CREATE TABLE mcp_idempotent_record (
     id BLOB NOT NULL PRIMARY KEY CHECK (length(id) = 32),
     fingerprint BLOB NOT NULL,
-    -- 0 in progress, 1 in doubt, 2 completed, 3 expired (a tombstone that the sweep left)
+    -- As in Postgres: 0 in progress, 1 completed, 2 in doubt, 3 tombstone (left by the sweep)
     state INTEGER NOT NULL CHECK (state IN (0, 1, 2, 3)),
     -- 0 for a record that was written together with its effect
     token INTEGER NOT NULL,

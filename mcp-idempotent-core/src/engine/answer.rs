@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     error::{Action, CommitOutcome, ErrorKind, Refusal},
-    fingerprint::Identity,
+    fingerprint::{Identity, KeyKind},
     record::{Record, RecordState, Timestamp},
     store::{StoreError, StoreErrorKind},
 };
@@ -64,7 +64,7 @@ pub(super) fn decide(record: Record, identity: &Identity, joined: bool) -> Decis
             joined,
         }),
         RecordState::Completed { response: None, .. } => Answer::Refused(too_large()),
-        RecordState::InDoubt => Answer::Refused(in_doubt()),
+        RecordState::InDoubt => Answer::Refused(in_doubt(identity.kind)),
         RecordState::Expired => Answer::Refused(expired()),
     })
 }
@@ -84,8 +84,9 @@ pub(super) fn in_progress() -> Refusal {
         ErrorKind::KeyInProgress,
         CommitOutcome::Unknown,
         Action::Wait,
-        "The first call with this idempotency key is still running. Wait, then send the same call \
-         with the same key to get its result.",
+        "The first call with this idempotency key has not ended: it is still running, or its server \
+         was interrupted. This call was not executed. Wait, then send the same call with the same \
+         key.",
     )
     .with_retry_after(RETRY_AFTER)
 }
@@ -111,13 +112,23 @@ fn expired() -> Refusal {
     )
 }
 
-pub(super) fn in_doubt() -> Refusal {
+fn in_doubt(key: KeyKind) -> Refusal {
     Refusal::new(
         ErrorKind::OutcomeUnknown,
         CommitOutcome::Unknown,
         Action::AskOperator,
-        "An earlier call with this idempotency key ended without telling whether it took effect. \
-         It was not executed again. Ask the operator to look before repeating it with a new key.",
+        match key {
+            KeyKind::Explicit => {
+                "An earlier call with this idempotency key ended without telling whether it took \
+                 effect. It was not executed again. Ask the operator to look before repeating it \
+                 with a new key."
+            }
+            KeyKind::Derived => {
+                "An equal call made earlier ended without telling whether it took effect, so this \
+                 one was not executed. Ask the operator to look before making it again with an \
+                 idempotency key of its own."
+            }
+        },
     )
 }
 
@@ -189,7 +200,8 @@ pub(super) fn store_unavailable(error: StoreError) -> Refusal {
             CommitOutcome::NotCommitted,
             Action::AskOperator,
             "The store of idempotency records is not set up, so the call was not executed. The \
-             server's log names the remedy.",
+             server's author must create its tables (`migrate()`) or grant the rights that its \
+             documentation names; the server's log has the cause.",
         ),
         StoreErrorKind::Busy => Refusal::new(
             ErrorKind::StoreUnavailable,
@@ -206,15 +218,22 @@ pub(super) fn store_unavailable(error: StoreError) -> Refusal {
             ErrorKind::StoreUnavailable,
             CommitOutcome::NotCommitted,
             Action::RetrySameKey,
-            "The store of idempotency records could not be reached, so the call was not executed. \
-             Send it again with the same key.",
+            "The store of idempotency records could not be reached in time, so the call was not \
+             executed. Send it again with the same key.",
         )
         .with_retry_after(RETRY_AFTER),
     };
-    tracing::warn!(
-        error = &error as &dyn std::error::Error,
-        "idempotency store failed before the handler ran"
-    );
+    if error.kind() == StoreErrorKind::Misconfigured {
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "the idempotency store is not set up: call `migrate()` at start-up, or `verify()` to see what is missing"
+        );
+    } else {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "idempotency store failed before the handler ran"
+        );
+    }
     refusal.with_source(error)
 }
 

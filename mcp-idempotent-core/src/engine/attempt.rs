@@ -485,6 +485,12 @@ impl<S: Store> LeaseAttempt<S> {
                 Answer::Executed
             }
             LeasePlan::InDoubt => {
+                tracing::warn!(
+                    tool = &*protected.claim.call.tool,
+                    key_prefix = protected.claim.key_prefix.as_deref(),
+                    ?kind,
+                    "a call is in doubt: its handler ended without telling whether it took effect"
+                );
                 observed.note(Outcome::LeftInDoubt);
                 let ended = held.store.abandon(&lease).await;
                 held.lease = None;

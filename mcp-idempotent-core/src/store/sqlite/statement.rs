@@ -12,10 +12,10 @@ const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS IN
 
 /// In progress, under a lease.
 pub(super) const IN_PROGRESS: i64 = 0;
-/// In doubt.
-pub(super) const IN_DOUBT: i64 = 1;
 /// Completed.
-pub(super) const COMPLETED: i64 = 2;
+pub(super) const COMPLETED: i64 = 1;
+/// In doubt.
+pub(super) const IN_DOUBT: i64 = 2;
 /// A tombstone.
 pub(super) const EXPIRED: i64 = 3;
 
