@@ -131,9 +131,9 @@ impl Database for Sqlite {
         rows.into_iter()
             .map(|row| match row {
                 (0, _) => Stored::InProgress,
-                (1, _) => Stored::InDoubt,
-                (2, true) => Stored::Completed,
-                (2, false) => Stored::TooLarge,
+                (1, true) => Stored::Completed,
+                (1, false) => Stored::TooLarge,
+                (2, _) => Stored::InDoubt,
                 (_, _) => Stored::Tombstone,
             })
             .collect()

@@ -187,7 +187,7 @@ async fn sweep_keeps_to_its_limit_and_to_what_has_expired() {
         "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 700) \
          INSERT INTO mcp_idempotent_record (id, fingerprint, state, token, tool, created_at, \
          completed_at, expires_at, purge_at, sweep_at) \
-         SELECT CAST(printf('%032d', n) AS BLOB), x'00', 2, 0, 'pay', 1, 1, 2, 2, 2 FROM n",
+         SELECT CAST(printf('%032d', n) AS BLOB), x'00', 1, 0, 'pay', 1, 1, 2, 2, 2 FROM n",
     )
     .execute(store.pool())
     .await
