@@ -1,5 +1,6 @@
 //! Whole servers behind the layer, on a real Postgres.
 
 mod cuts;
+mod revisions;
 mod shop;
 mod site;
