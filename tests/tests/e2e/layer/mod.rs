@@ -4,3 +4,4 @@ mod cuts;
 mod revisions;
 mod shop;
 mod site;
+mod transaction;
