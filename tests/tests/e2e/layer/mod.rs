@@ -2,6 +2,7 @@
 
 mod cuts;
 mod revisions;
+mod rounds;
 mod shop;
 mod site;
 mod transaction;
