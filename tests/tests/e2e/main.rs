@@ -8,6 +8,7 @@ mod crashes;
 mod docs;
 mod environment;
 mod identity;
+mod layer;
 mod lost_commits;
 mod misbehaviour;
 mod model;
