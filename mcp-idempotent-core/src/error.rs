@@ -89,6 +89,8 @@ pub enum ErrorKind {
     Misconfigured,
     /// The handler panicked.
     HandlerPanicked,
+    /// The handler held its transaction for longer than the store allows.
+    TransactionTooLong,
 }
 
 impl ErrorKind {
@@ -109,6 +111,7 @@ impl ErrorKind {
             Self::TooManyWaiting => "idempotency_too_many_waiting",
             Self::Misconfigured => "idempotency_misconfigured",
             Self::HandlerPanicked => "idempotency_handler_panicked",
+            Self::TransactionTooLong => "idempotency_transaction_too_long",
         }
     }
 

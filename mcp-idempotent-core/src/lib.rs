@@ -19,7 +19,7 @@
 //! | `sqlite` | [`SqliteStore`](store::sqlite::SqliteStore): both modes, an embedded file |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 //!
-//! [`MemoryStore`](store::memory::MemoryStore) (lease mode only) is always there.
+//! [`MemoryStore`] (lease mode only) is always there.
 
 pub mod canonical;
 pub mod engine;
@@ -39,7 +39,7 @@ pub use bytes::Bytes;
 pub use crate::{
     canonical::CanonicalArguments,
     engine::{
-        Answer, Authorize, Begun, DetachOnDrop, Engine, HandlerPanicked, LeaseAttempt, Request,
+        Answer, Authorize, Begun, DetachOnDrop, Engine, Interrupted, LeaseAttempt, Request,
         TransactionAttempt,
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
@@ -51,3 +51,8 @@ pub use crate::{
     scope::{Application, Scope},
     store::{CallInfo, Store, StoreError, TransactionStore, memory::MemoryStore},
 };
+
+/// The code in the operator's guide, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/operating.md")]
+mod operating {}

@@ -23,8 +23,8 @@ pub enum ResultKind {
     InputRequired,
     /// A handle to a task that goes on.
     Task,
-    /// The handler panicked.
-    Panicked,
+    /// The handler has no result: it panicked, or held its transaction for too long.
+    Interrupted,
 }
 
 /// A handler's result: its kind, and its bytes where they are to be stored.

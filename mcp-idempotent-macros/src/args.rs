@@ -101,7 +101,7 @@ impl Args {
                     ("explicit", "Explicit"),
                     ("required", "Required"),
                 ];
-                self.key = Some(choice(input, &name, &variants)?);
+                self.key = Some(choice(input, &name, &variants, "write `key = required`")?);
             }
             "on_error" => {
                 let variants = [
@@ -110,7 +110,9 @@ impl Args {
                     ("commit", "Commit"),
                     ("in_doubt", "InDoubt"),
                 ];
-                self.on_error = Some(choice(input, &name, &variants)?);
+                let hint = "with a `&mut` transaction write `record`, `release` or `commit`, without \
+                            one `in_doubt` or `release`";
+                self.on_error = Some(choice(input, &name, &variants, hint)?);
             }
             "key_argument" => {
                 let expected = "the name of an argument or a JSON pointer, in quotes";
@@ -178,6 +180,7 @@ fn choice(
     input: ParseStream<'_>,
     name: &Ident,
     variants: &[(&str, &'static str)],
+    hint: &str,
 ) -> syn::Result<Choice> {
     let words: Vec<&str> = variants.iter().map(|(word, _)| *word).collect();
     let expected = format!("one of {}", diagnostics::list(&words));
@@ -185,8 +188,10 @@ fn choice(
         .trim_start_matches(['=', ' ', '"'])
         .trim_end_matches('"')
         .to_owned();
-    let meant = words.iter().find(|word| **word == found);
-    let hint = format!("write `{name} = {}`", meant.unwrap_or(&words[0]));
+    let hint = match words.iter().find(|word| **word == found) {
+        Some(meant) => format!("write `{name} = {meant}`"),
+        None => hint.to_owned(),
+    };
     let word: Ident = value(input, name, &expected, &hint)?;
     match variants.iter().find(|(known, _)| word == known) {
         Some((_, variant)) => Ok(Choice { word, variant }),

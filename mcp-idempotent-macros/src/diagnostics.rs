@@ -1,7 +1,8 @@
 //! What the macro says about a wrong use: what it found, what it expected, what to type.
 
 use proc_macro2::Span;
-use syn::{Error, Ident, spanned::Spanned};
+use quote::ToTokens;
+use syn::{Error, Ident};
 
 /// Collects errors, so that one build shows all of them.
 #[derive(Default)]
@@ -41,18 +42,18 @@ pub(crate) fn no_tool(name: &Ident) -> Error {
     )
 }
 
-pub(crate) fn no_receiver(at: &impl Spanned) -> Error {
-    Error::new(
-        at.span(),
+pub(crate) fn no_receiver(at: &impl ToTokens) -> Error {
+    Error::new_spanned(
+        at,
         "expected a method with `&self`, found a function without a receiver\n\
          `#[idempotent]` reads the records from `self.idempotency`; write `&self` as the first \
          parameter",
     )
 }
 
-pub(crate) fn wrong_receiver(at: &impl Spanned, found: &str) -> Error {
-    Error::new(
-        at.span(),
+pub(crate) fn wrong_receiver(at: &impl ToTokens, found: &str) -> Error {
+    Error::new_spanned(
+        at,
         format!(
             "expected `&self`, found `{found}`\n\
              calls of one server run at the same time; write `&self`, and keep what changes behind \
@@ -61,27 +62,27 @@ pub(crate) fn wrong_receiver(at: &impl Spanned, found: &str) -> Error {
     )
 }
 
-pub(crate) fn second_connection(at: &impl Spanned) -> Error {
-    Error::new(
-        at.span(),
+pub(crate) fn second_connection(at: &impl ToTokens) -> Error {
+    Error::new_spanned(
+        at,
         "expected one `&mut` parameter, found a second one\n\
          the `&mut` parameter is the transaction that the record commits with, and a call has one; \
          remove this parameter",
     )
 }
 
-pub(crate) fn generic(at: &impl Spanned) -> Error {
-    Error::new(
-        at.span(),
+pub(crate) fn generic(at: &impl ToTokens) -> Error {
+    Error::new_spanned(
+        at,
         "expected a method without type parameters, found a generic one\n\
          a tool has one input schema; name the type, or make the server generic: \
          `impl<T> Server<T>`",
     )
 }
 
-pub(crate) fn local_tool(at: &impl Spanned) -> Error {
-    Error::new(
-        at.span(),
+pub(crate) fn local_tool(at: &impl ToTokens) -> Error {
+    Error::new_spanned(
+        at,
         "expected a tool whose future is `Send`, found `#[tool(local)]`\n\
          an execution goes on in a task of its own when its caller goes away; remove `local`",
     )
@@ -102,7 +103,7 @@ pub(crate) fn no_on_error(name: &Ident) -> Error {
     )
 }
 
-pub(crate) fn on_error_of_other_mode(at: &impl Spanned, found: &str, transaction: bool) -> Error {
+pub(crate) fn on_error_of_other_mode(at: &impl ToTokens, found: &str, transaction: bool) -> Error {
     let message = if transaction {
         format!(
             "expected `on_error = record`, `release` or `commit`, found `{found}`\n\
@@ -115,12 +116,12 @@ pub(crate) fn on_error_of_other_mode(at: &impl Spanned, found: &str, transaction
              `{found}` needs a transaction; take one (`tx: &mut …`), or write `on_error = in_doubt`"
         )
     };
-    Error::new(at.span(), message)
+    Error::new_spanned(at, message)
 }
 
-pub(crate) fn lease_in_transaction(at: &impl Spanned) -> Error {
-    Error::new(
-        at.span(),
+pub(crate) fn lease_in_transaction(at: &impl ToTokens) -> Error {
+    Error::new_spanned(
+        at,
         "expected no `lease`, found one on a tool with a `&mut` transaction\n\
          its claim lasts as long as the transaction does; remove `lease`",
     )

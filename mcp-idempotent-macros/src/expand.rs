@@ -6,7 +6,8 @@ use std::time::Duration;
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{
-    Error, Expr, FnArg, ImplItemFn, Path, ext::IdentExt as _, parse_quote, spanned::Spanned as _,
+    Error, Expr, FnArg, ImplItemFn, Path, ReturnType, ext::IdentExt as _, parse_quote,
+    spanned::Spanned as _,
 };
 
 use crate::{
@@ -275,7 +276,17 @@ fn wrapper(args: &Args, target: &Target, runtime: &Path, options: &Ident) -> Tok
         (quote!(run_under_lease), None)
     };
     let original = &target.original.sig.ident;
-    let awaited = target.is_async.then(|| quote!(.await));
+    // Located at the return type, where a result that is none of a tool is to be mended.
+    let at_output = match &target.original.sig.output {
+        ReturnType::Type(_, ty) => Span::mixed_site().located_at(ty.span()),
+        ReturnType::Default => Span::mixed_site(),
+    };
+    let returned = Ident::new("running", at_output);
+    let returned = if target.is_async {
+        quote_spanned!(at_output=> #returned.await)
+    } else {
+        returned.into_token_stream()
+    };
     let idempotency: Expr = args
         .idempotency
         .clone()
@@ -287,7 +298,7 @@ fn wrapper(args: &Args, target: &Target, runtime: &Path, options: &Ident) -> Tok
             #runtime::#run(&#idempotency, Self::#options, self, #call, |#this, #taken #connection| {
                 ::std::boxed::Box::pin(async move {
                     let #running = { #parts_binding #this.#original(#(#arguments),*) };
-                    #runtime::Outcome::returned(#running #awaited)
+                    #runtime::Outcome::returned(#returned)
                 })
             }).await #converted
         }

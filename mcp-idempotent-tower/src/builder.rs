@@ -2,7 +2,10 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use mcp_idempotent_core::{Application, Policy, Scope, Secret, Store, Wait, engine::EngineBuilder};
+use mcp_idempotent_core::{
+    Application, Policy, Scope, Secret, Store, Wait, canonical::is_json_pointer,
+    engine::EngineBuilder,
+};
 use rmcp::{RoleServer, service::RequestContext};
 
 use crate::{
@@ -122,11 +125,23 @@ impl<S: Store> IdempotencyBuilder<S> {
     ///
     /// # Errors
     ///
-    /// A duration of the policy is zero or longer than a hundred years, or the policy's pointers
-    /// are no JSON pointers.
+    /// A duration of the policy is zero or longer than a hundred years, the policy's pointers are
+    /// no JSON pointers, or its lease is not more than three times the store's limit on
+    /// transactions.
     pub fn build(self) -> Result<Idempotency<S>, BuildError> {
         check(&self.settings.policy)?;
-        Ok(Idempotency::from_parts(self.engine.build(), self.settings))
+        let engine = self.engine.build();
+        if let Some(limit) = engine.store().transaction_limit()
+            && self.settings.policy.lease <= limit * 3
+        {
+            return Err(BuildError {
+                message: format!(
+                    "the policy's lease is {:?}; with this store it must be more than three times the limit on transactions, {limit:?}",
+                    self.settings.policy.lease
+                ),
+            });
+        }
+        Ok(Idempotency::from_parts(engine, self.settings))
     }
 }
 
@@ -160,10 +175,10 @@ fn check(policy: &Policy) -> Result<(), BuildError> {
         }
     }
     for pointer in policy.ignored.iter().chain(policy.key_argument.as_ref()) {
-        if !pointer.starts_with('/') {
+        if !is_json_pointer(pointer) || pointer.is_empty() {
             return Err(BuildError {
                 message: format!(
-                    "{pointer:?} is no JSON pointer; write \"/{pointer}\" for the top-level argument"
+                    "{pointer:?} is no JSON pointer to an argument; write \"/{pointer}\" for the top-level argument of that name"
                 ),
             });
         }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
     Action, Answer, Begun, CallInfo, CanonicalArguments, CommitOutcome, DetachOnDrop, ErrorKind,
-    HandlerPanicked, KeyKind, KeyRequirement, Policy, Refusal, Request, Scope, Store,
-    TransactionStore,
+    Interrupted, KeyKind, KeyRequirement, Policy, Refusal, Request, Scope, Store, TransactionStore,
 };
 use rmcp::{ErrorData, handler::server::tool::IntoCallToolResult, model::CallToolResponse};
 
@@ -198,12 +197,12 @@ fn without_added_argument(mut call: Call, options: &ToolOptions) -> Call {
 }
 
 fn handled(
-    called: Result<Result<Outcome, NotCalled>, HandlerPanicked>,
-    if_panicked: CommitOutcome,
+    called: Result<Result<Outcome, NotCalled>, Interrupted>,
+    if_interrupted: CommitOutcome,
 ) -> Handled {
     match called {
         Ok(called) => Outcome::from(called).0,
-        Err(HandlerPanicked { .. }) => Handled::panicked(if_panicked),
+        Err(why) => Handled::interrupted(why, if_interrupted),
     }
 }
 

@@ -1,17 +1,17 @@
-//! Idempotent tool calls for MCP servers built with [rmcp](::rmcp).
+//! Idempotent tool calls for MCP servers built with [rmcp].
 //!
 //! An MCP client that loses a response sends the call again, and the tool runs twice. Put
 //! [`#[idempotent]`](macro@idempotent) on the tool: the second call gets the first one's result.
-//! With [`PostgresStore`](store::postgres::PostgresStore) or
-//! [`SqliteStore`](store::sqlite::SqliteStore) the record, the result and the tool's own writes
+//! With [`PostgresStore`] or
+//! [`SqliteStore`] the record, the result and the tool's own writes
 //! commit in one transaction.
 //!
 //! # Features
 //!
 //! | Feature | What it adds |
 //! | --- | --- |
-//! | `postgres` | [`PostgresStore`](store::postgres::PostgresStore): both modes, shared by many processes |
-//! | `sqlite` | [`SqliteStore`](store::sqlite::SqliteStore): both modes, an embedded file |
+//! | `postgres` | [`PostgresStore`]: both modes, shared by many processes |
+//! | `sqlite` | [`SqliteStore`]: both modes, an embedded file |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 
 #[doc(hidden)]
@@ -26,12 +26,17 @@ mod result;
 pub mod scope;
 pub mod wire;
 
+#[cfg(feature = "postgres")]
+pub use mcp_idempotent_core::store::postgres::PostgresStore;
+#[cfg(feature = "sqlite")]
+pub use mcp_idempotent_core::store::sqlite::SqliteStore;
 #[cfg(feature = "testing")]
 pub use mcp_idempotent_core::testing;
 pub use mcp_idempotent_core::{
     self as core, Application, IdempotencyKey, KeyRequirement, MemoryStore, OnError, OnExpired,
     Policy, Refusal, Scope, Secret, Store, TransactionStore, Wait, store,
 };
+#[doc = include_str!("attribute.md")]
 pub use mcp_idempotent_macros::idempotent;
 
 pub use crate::{
@@ -40,3 +45,8 @@ pub use crate::{
     not_executed::NotExecuted,
     scope::Denied,
 };
+
+/// The README's code, compiled.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../README.md")]
+mod readme {}

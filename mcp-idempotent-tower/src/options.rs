@@ -136,3 +136,45 @@ pub(crate) fn with_key_property(
     }
     schema
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_attribute_says_goes_over_the_servers_policy() {
+        let options = ToolOptions {
+            key: Some(KeyRequirement::Required),
+            key_argument: Some("/key"),
+            ignored: &["/trace"],
+            retention: Some(Duration::from_secs(1)),
+            window: Some(Duration::from_secs(2)),
+            lease: Some(Duration::from_secs(3)),
+            wait: Some(Wait::Reject),
+            on_error: Some(OnError::Release),
+            ..ToolOptions::LEASE
+        };
+        let mut expected = Policy::default();
+        expected.max_result_bytes = 17;
+        let base = expected.clone();
+        expected.key = KeyRequirement::Required;
+        expected.key_argument = Some("/key".into());
+        expected.ignored = Arc::new(["/trace".into()]);
+        expected.retention = Duration::from_secs(1);
+        expected.window = Duration::from_secs(2);
+        expected.lease = Duration::from_secs(3);
+        expected.wait = Wait::Reject;
+        expected.on_error = OnError::Release;
+        assert_eq!(options.over(&base), expected);
+    }
+
+    #[test]
+    fn what_the_attribute_leaves_out_is_the_servers_policy() {
+        let mut base = Policy::default();
+        base.key = KeyRequirement::Explicit;
+        base.key_argument = Some("/key".into());
+        base.ignored = Arc::new(["/trace".into()]);
+        base.on_error = OnError::Record;
+        assert_eq!(ToolOptions::TRANSACTION.over(&base), base);
+    }
+}

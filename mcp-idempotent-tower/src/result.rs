@@ -1,7 +1,8 @@
 //! A tool's result as bytes, and back.
 
 use mcp_idempotent_core::{
-    Action, Bytes, CommitOutcome, ErrorKind, HandlerResult, Refusal, ResultKind, engine::Replay,
+    Action, Bytes, CommitOutcome, ErrorKind, HandlerResult, Interrupted, Refusal, ResultKind,
+    engine::Replay,
 };
 use rmcp::{
     ErrorData,
@@ -60,24 +61,34 @@ impl Handled {
         }
     }
 
-    /// The handler panicked: without us the client would wait for an answer that never comes.
-    pub(crate) fn panicked(outcome: CommitOutcome) -> Self {
-        let (action, message) = match outcome {
-            CommitOutcome::NotCommitted => (
+    /// The handler has no result: without us the client would wait for an answer that never
+    /// comes.
+    pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Self {
+        let (kind, action, message) = match (why, outcome) {
+            (Interrupted::OverTime, _) => (
+                ErrorKind::TransactionTooLong,
+                Action::AskOperator,
+                "The tool held its database transaction for longer than the server allows and was \
+                 stopped; nothing was committed.",
+            ),
+            (_, CommitOutcome::NotCommitted) => (
+                ErrorKind::HandlerPanicked,
                 Action::RetrySameKey,
                 "The tool failed unexpectedly; nothing was committed. It may be sent again with \
                  the same key.",
             ),
-            CommitOutcome::Committed | CommitOutcome::Unknown => (
+            (_, CommitOutcome::Committed | CommitOutcome::Unknown) => (
+                ErrorKind::HandlerPanicked,
                 Action::AskOperator,
                 "The tool failed unexpectedly, so it is not known whether it took effect. Ask the \
                  operator to look before repeating it.",
             ),
         };
-        let refusal = Refusal::new(ErrorKind::HandlerPanicked, outcome, action, message);
         Self {
-            kind: ResultKind::Panicked,
-            result: Err(wire::error_data(&refusal)),
+            kind: ResultKind::Interrupted,
+            result: Err(wire::error_data(&Refusal::new(
+                kind, outcome, action, message,
+            ))),
         }
     }
 }

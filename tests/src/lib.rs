@@ -1,1 +1,12 @@
-//! End-to-end, crash and interop tests of mcp-idempotent.
+//! What the tests of several processes share with the server that they start.
+#![allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    clippy::unwrap_used,
+    reason = "support of tests: a panic is a failed test, and its text the report"
+)]
+
+pub mod client;
+pub mod database;
+pub mod ledger;
+pub mod relay;

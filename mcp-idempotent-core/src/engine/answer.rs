@@ -153,6 +153,21 @@ pub(super) fn too_many_waiting() -> Refusal {
     .with_retry_after(RETRY_AFTER)
 }
 
+pub(super) fn lease_too_short(lease: Duration, limit: Duration) -> Refusal {
+    tracing::error!(
+        ?lease,
+        ?limit,
+        "the lease must be more than three times the store's limit on transactions; lengthen the lease or shorten the limit"
+    );
+    Refusal::new(
+        ErrorKind::Misconfigured,
+        CommitOutcome::NotCommitted,
+        Action::AskOperator,
+        "The server's lease is too short for its store, so the call was not executed. The server's \
+         log names the remedy.",
+    )
+}
+
 /// The store failed before the handler ran.
 pub(super) fn store_unavailable(error: StoreError) -> Refusal {
     let refusal = match error.kind() {
@@ -163,8 +178,15 @@ pub(super) fn store_unavailable(error: StoreError) -> Refusal {
             "The store of idempotency records is not set up, so the call was not executed. The \
              server's log names the remedy.",
         ),
+        StoreErrorKind::Busy => Refusal::new(
+            ErrorKind::StoreUnavailable,
+            CommitOutcome::NotCommitted,
+            Action::RetrySameKey,
+            "The database was busy with other calls for too long, so the call was not executed. \
+             Send it again with the same key.",
+        )
+        .with_retry_after(RETRY_AFTER),
         StoreErrorKind::Unavailable
-        | StoreErrorKind::Busy
         | StoreErrorKind::Conflict
         | StoreErrorKind::Aborted
         | StoreErrorKind::Other => Refusal::new(

@@ -43,18 +43,26 @@ async fn holding<F: Future>(id: Option<RecordId>, future: F) -> F::Output {
     HELD.scope(RefCell::new(held), future).await
 }
 
-/// The handler panicked. The panic hook has already reported it.
+/// Why a handler has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct HandlerPanicked;
+pub enum Interrupted {
+    /// It panicked. The panic hook has already reported it.
+    Panicked,
+    /// It held its transaction for longer than the store allows, and was dropped.
+    OverTime,
+}
 
-impl std::fmt::Display for HandlerPanicked {
+impl std::fmt::Display for Interrupted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the handler panicked")
+        f.write_str(match self {
+            Self::Panicked => "the handler panicked",
+            Self::OverTime => "the handler held its transaction for too long",
+        })
     }
 }
 
-impl std::error::Error for HandlerPanicked {}
+impl std::error::Error for Interrupted {}
 
 /// What an attempt needs to know of its call.
 pub(super) struct Context {
@@ -181,21 +189,24 @@ impl<S: TransactionStore> TransactionAttempt<S> {
     ///
     /// # Errors
     ///
-    /// [`HandlerPanicked`]; finish the attempt with a result of kind
-    /// [`ResultKind::Panicked`](crate::ResultKind::Panicked).
+    /// [`Interrupted`]; finish the attempt with a result of kind
+    /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(
         &mut self,
         handler: impl for<'c> FnOnce(&'c mut S::Connection) -> BoxFuture<'c, T>,
-    ) -> Result<T, HandlerPanicked> {
+    ) -> Result<T, Interrupted> {
         let id = self.context.id();
         let transaction = &mut *self.transaction;
         // Calling the handler may panic too, before there is a future.
-        holding(
-            id,
-            AssertUnwindSafe(async move { handler(transaction).await }).catch_unwind(),
-        )
-        .await
-        .map_err(|_| HandlerPanicked)
+        let handler = AssertUnwindSafe(async move { handler(transaction).await }).catch_unwind();
+        let handler = holding(id, handler);
+        let ended = match self.store.transaction_limit() {
+            Some(limit) => tokio::time::timeout(limit, handler)
+                .await
+                .map_err(|_| Interrupted::OverTime)?,
+            None => handler.await,
+        };
+        ended.map_err(|_| Interrupted::Panicked)
     }
 
     /// Ends the transaction as the handler's result and the policy say, and answers the caller.
@@ -347,13 +358,13 @@ impl<S: Store> LeaseAttempt<S> {
     ///
     /// # Errors
     ///
-    /// [`HandlerPanicked`]; finish the attempt with a result of kind
-    /// [`ResultKind::Panicked`](crate::ResultKind::Panicked).
-    pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, HandlerPanicked> {
+    /// [`Interrupted`]; finish the attempt with a result of kind
+    /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
+    pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
         self.held.started = true;
         holding(self.context.id(), AssertUnwindSafe(handler).catch_unwind())
             .await
-            .map_err(|_| HandlerPanicked)
+            .map_err(|_| Interrupted::Panicked)
     }
 
     /// Ends the attempt as the handler's result and the policy say, and answers the caller.

@@ -31,6 +31,15 @@ impl<S: Store> Engine<S> {
     ///
     /// Dropping the future leaves nothing behind: a claim that was on its way is released.
     pub async fn begin(&self, request: Request<'_>) -> Begun<LeaseAttempt<S>> {
+        // A lease must outlive any transaction that keeps it from being renewed.
+        if let Some(limit) = self.inner.store.transaction_limit()
+            && request.policy.lease <= limit * 3
+        {
+            return Begun::Answer(Answer::Refused(answer::lease_too_short(
+                request.policy.lease,
+                limit,
+            )));
+        }
         let fail_open = request.policy.run_unprotected_when_store_is_unavailable;
         let claimed = self
             .lead_or_answer(&request, fail_open, |claim| {

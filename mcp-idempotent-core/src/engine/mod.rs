@@ -21,7 +21,7 @@ use crate::{
 
 pub use self::{
     answer::{Answer, Replay},
-    attempt::{HandlerPanicked, LeaseAttempt, TransactionAttempt},
+    attempt::{Interrupted, LeaseAttempt, TransactionAttempt},
     detach::DetachOnDrop,
     flight::Round,
 };

@@ -48,7 +48,7 @@ pub(super) fn transaction(
         ResultKind::NotExecuted
         | ResultKind::NotCalled
         | ResultKind::InputRequired
-        | ResultKind::Panicked => RollBack,
+        | ResultKind::Interrupted => RollBack,
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) fn lease(kind: ResultKind, on_error: OnError, key: KeyKind) -> LeaseP
         ResultKind::ErrorResult if key == KeyKind::Explicit => Record,
         ResultKind::ErrorResult | ResultKind::ProtocolError => by_author,
         ResultKind::NotExecuted | ResultKind::NotCalled | ResultKind::InputRequired => Release,
-        ResultKind::Panicked => InDoubt,
+        ResultKind::Interrupted => InDoubt,
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
             (K::NotExecuted, OnError::Record, explicit, RollBack),
             (K::NotCalled, OnError::Record, explicit, RollBack),
             (K::InputRequired, OnError::Commit, explicit, RollBack),
-            (K::Panicked, OnError::Record, explicit, RollBack),
+            (K::Interrupted, OnError::Record, explicit, RollBack),
         ] {
             assert_eq!(
                 transaction(kind, on_error, key),
@@ -152,7 +152,7 @@ mod tests {
                 KeyKind::Explicit,
                 Release,
             ),
-            (K::Panicked, OnError::Release, KeyKind::Explicit, InDoubt),
+            (K::Interrupted, OnError::Release, KeyKind::Explicit, InDoubt),
         ] {
             assert_eq!(
                 lease(kind, on_error, key),

@@ -1,4 +1,4 @@
-//! The conformance suite: every [`Store`](crate::Store) passes it, ours and yours.
+//! The conformance suite: every [`Store`] passes it, ours and yours.
 //!
 //! Implement [`Harness`] (and [`TransactionHarness`] for a store with transactions), then run the
 //! suite with one line each; every rule of the [contract](crate::store#contract) becomes a test of

@@ -1,4 +1,7 @@
 //! The integration tests of this crate, in one binary.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod attribute;
 mod client;
+mod wire;

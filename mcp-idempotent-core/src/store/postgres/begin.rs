@@ -69,9 +69,10 @@ impl PostgresStore {
         let mut unprepared = 0;
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let first = self.inner.lookup_first || self.is_serializable();
+            let serializable = self.is_serializable();
+            let first = self.inner.lookup_first || serializable;
             if let (true, Some(claim)) = (first, claim) {
-                match self.look_up_on(&mut connection, claim).await {
+                match self.look_up_on(&mut connection, claim, serializable).await {
                     Ok(Some(stored)) => {
                         connection.release();
                         return Ok(Claimed::Found(stored.record));
@@ -87,12 +88,14 @@ impl PostgresStore {
                 }
             }
             let mark = Mark::new();
-            let batch = self.begin_batch(mark, claim);
+            let batch = self.begin_batch(mark, claim, !serializable);
             let Err(error) = connection.begin(batch).await else {
-                return self
-                    .set_up(PgTransaction { connection, mark }, call)
-                    .await
-                    .map(Claimed::New);
+                let transaction = PgTransaction {
+                    connection,
+                    mark,
+                    room_was_made: serializable,
+                };
+                return self.set_up(transaction, call).await.map(Claimed::New);
             };
             match self
                 .overcome(connection, claim, Obstacle::of(error), &mut unprepared)
@@ -122,7 +125,7 @@ impl PostgresStore {
         }
     }
 
-    fn begin_batch(&self, mark: Mark, claim: Option<&Claim>) -> String {
+    fn begin_batch(&self, mark: Mark, claim: Option<&Claim>, look_up: bool) -> String {
         let mut batch = String::with_capacity(512);
         batch.push_str("BEGIN");
         if let Some(isolation) = self.inner.isolation {
@@ -131,16 +134,13 @@ impl PostgresStore {
         batch.push(';');
         match claim {
             Some(claim) => {
-                let look_up = !self.is_serializable();
                 batch.push_str(&self.open(mark, claim, look_up));
                 if look_up {
                     batch.push_str(&self.call(Name::Seen, &id_arguments(claim)));
                 }
             }
-            None => batch.push_str(&self.call(
-                Name::OpenUnclaimed,
-                &[mark.literal(), self.idle_timeout()],
-            )),
+            None => batch
+                .push_str(&self.call(Name::OpenUnclaimed, &[mark.literal(), self.idle_timeout()])),
         }
         batch
     }
@@ -158,7 +158,6 @@ impl PostgresStore {
             Err(error) => {
                 let mut connection = transaction.connection;
                 if !error::is_connection_lost(&error) {
-                    connection.flush_queued().await;
                     let rolled_back = run(&mut connection, "ROLLBACK AND CHAIN".to_owned()).await;
                     if rolled_back.error.is_none() {
                         connection.release_chained();
@@ -256,17 +255,23 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// Looks a record up on a connection outside any transaction, in one round trip.
-    pub(super) async fn look_up_on(
+    /// Looks a record up on a connection outside any transaction, in one round trip. With
+    /// `make_room` it also removes a record that has expired.
+    async fn look_up_on(
         &self,
         connection: &mut PgConnection,
         claim: &Claim,
+        make_room: bool,
     ) -> Result<Option<Stored>, sqlx::Error> {
         let mut again = false;
         loop {
             let look_up = self.look_up_call(claim);
             // A serializable look-up would be one more party to others' conflicts.
-            let batch = if self.is_serializable() {
+            let in_transaction = make_room || self.is_serializable();
+            let batch = if make_room {
+                let expire = self.call(Name::Expire, &id_arguments(claim));
+                format!("BEGIN ISOLATION LEVEL READ COMMITTED;{expire}{look_up}COMMIT;")
+            } else if in_transaction {
                 format!("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;{look_up}COMMIT;")
             } else {
                 look_up
@@ -278,7 +283,7 @@ impl PostgresStore {
                         && error::sqlstate(&error).as_deref()
                             == Some(error::UNKNOWN_PREPARED_NAME) =>
                 {
-                    if self.is_serializable() {
+                    if in_transaction {
                         roll_back(connection).await?;
                     }
                     self.prepare(connection, again).await?;
@@ -292,7 +297,7 @@ impl PostgresStore {
     pub(super) async fn look_up_record(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
         for last_try in [false, true] {
             let mut connection = self.connection().await?;
-            match self.look_up_on(&mut connection, claim).await {
+            match self.look_up_on(&mut connection, claim, false).await {
                 Ok(stored) => {
                     connection.release();
                     return Ok(stored.map(|stored| stored.record));

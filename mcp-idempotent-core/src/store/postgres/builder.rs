@@ -145,10 +145,7 @@ impl PostgresStoreBuilder {
     /// ```
     pub fn with_on_begin<F>(mut self, hook: F) -> Self
     where
-        F: for<'c> Fn(
-                &'c mut PgConnection,
-                &'c CallInfo,
-            ) -> BoxFuture<'c, Result<(), sqlx::Error>>
+        F: for<'c> Fn(&'c mut PgConnection, &'c CallInfo) -> BoxFuture<'c, Result<(), sqlx::Error>>
             + Send
             + Sync
             + 'static,

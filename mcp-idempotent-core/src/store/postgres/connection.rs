@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use futures_util::TryStreamExt;
 use sqlx::{
-    AssertSqlSafe, Connection, Either, PgConnection, Postgres,
+    AssertSqlSafe, Either, PgConnection, Postgres,
     pool::PoolConnection,
     postgres::{PgRow, PgTransactionManager},
 };
@@ -48,14 +48,6 @@ impl Leased {
     pub(super) async fn begin(&mut self, batch: String) -> Result<(), sqlx::Error> {
         let batch = sqlx::SqlSafeStr::into_sql_str(AssertSqlSafe(batch));
         PgTransactionManager::begin(&mut self.connection, Some(batch)).await
-    }
-
-    /// Sends what sqlx has queued (the ROLLBACK TO of a savepoint that the handler dropped). Its
-    /// failure shows in the state of the transaction, which the next batch meets.
-    pub(super) async fn flush_queued(&mut self) {
-        if self.connection.should_flush() {
-            let _ = self.connection.flush().await;
-        }
     }
 }
 

@@ -78,14 +78,19 @@ pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
             "55P03" | "57014" => StoreErrorKind::Busy,
             IN_FAILED_TRANSACTION => StoreErrorKind::Aborted,
             // Missing tables, schemas, functions, columns, rights; a read-only database.
-            "42P01" | "3F000" | "42883" | "42703" | "42501" | "3D000" | "25006" | "0A000"
-            | UNKNOWN_PREPARED_NAME | DUPLICATE_PREPARED_NAME => StoreErrorKind::Misconfigured,
+            "42P01"
+            | "3F000"
+            | "42883"
+            | "42703"
+            | "42501"
+            | "3D000"
+            | "25006"
+            | "0A000"
+            | UNKNOWN_PREPARED_NAME
+            | DUPLICATE_PREPARED_NAME => StoreErrorKind::Misconfigured,
             code if code.starts_with("28") => StoreErrorKind::Misconfigured,
             // Insufficient resources (too many connections among them), system errors.
-            code if is_end_of_session(code)
-                || code.starts_with("53")
-                || code.starts_with("58") =>
-            {
+            code if is_end_of_session(code) || code.starts_with("53") || code.starts_with("58") => {
                 StoreErrorKind::Unavailable
             }
             _ => StoreErrorKind::Other,

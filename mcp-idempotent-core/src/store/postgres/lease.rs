@@ -4,7 +4,7 @@
 //! also while nobody else has touched the row. A caller may have been told by then that the outcome
 //! is unknown, and an operator may be looking at it.
 
-use sqlx::Row;
+use sqlx::{PgConnection, Row};
 
 use super::{
     Mark, PostgresStore,
@@ -78,9 +78,12 @@ impl PostgresStore {
                     connection = same;
                     last = error.or(last);
                 }
-                // The claim may have been committed; a second one would find it and report a call
-                // in progress that nobody runs.
-                Next::Reconnect(error) => return Err(self.error("the claim failed", error)),
+                // Where the claim was committed all the same, the next look finds it in progress.
+                // Nobody runs under it, so it lapses into doubt.
+                Next::Reconnect(error) => {
+                    last = Some(error);
+                    connection = self.connection().await?;
+                }
             }
         }
         Err(self.gave_up(last))
@@ -112,7 +115,9 @@ impl PostgresStore {
             .await
     }
 
-    /// One guarded statement: a row is changed by its own token or not at all.
+    /// One guarded statement: a row is changed by its own token or not at all. A lost answer is
+    /// asked for again; only a release cannot be told from a removal by somebody else, and then
+    /// counts as fenced.
     async fn finish_lease(
         &self,
         durability: &str,
@@ -122,12 +127,22 @@ impl PostgresStore {
         let mut connection = self.connection().await?;
         let mut unprepared = 0;
         let mut last = None;
+        let mut answer_was_lost = false;
         for _ in 0..ATTEMPTS {
             let batch = format!(
                 "BEGIN ISOLATION LEVEL READ COMMITTED;{durability}{}COMMIT;",
                 self.call(name, arguments)
             );
             let error = match run(&mut connection, batch).await.into_last_row() {
+                Ok(None) if answer_was_lost => {
+                    match self.ended_before(&mut connection, name, arguments).await {
+                        Ok(end) => {
+                            connection.release();
+                            return Ok(end);
+                        }
+                        Err(error) => error,
+                    }
+                }
                 Ok(row) => {
                     let end = row.as_ref().map(moment).transpose();
                     connection.release();
@@ -146,12 +161,42 @@ impl PostgresStore {
                     last = error.or(last);
                 }
                 Next::Reconnect(error) => {
-                    return Err(self.error("the lease could not be ended", error));
+                    answer_was_lost = true;
+                    last = Some(error);
+                    connection = self.connection().await?;
                 }
                 Next::Answer(_) => break,
             }
         }
         Err(self.gave_up(last))
+    }
+
+    /// Whether a statement whose answer was lost had done its work: the record is as it would have
+    /// left it, and nobody else can have done that under this token.
+    async fn ended_before(
+        &self,
+        connection: &mut PgConnection,
+        name: Name,
+        arguments: &[String],
+    ) -> Result<LeaseEnd, sqlx::Error> {
+        let [id, token, ..] = arguments else {
+            unreachable!("every ending names a record and a token")
+        };
+        let look = format!(
+            "SELECT state::int, (extract(epoch FROM coalesce(completed_at, \
+             pg_catalog.clock_timestamp())) * 1000000)::bigint FROM {}.records \
+             WHERE id = {id} AND token = {token};",
+            self.inner.schema.quoted()
+        );
+        let row = run(connection, look).await.into_last_row()?;
+        let Some(row) = row else {
+            return Ok(LeaseEnd::Fenced);
+        };
+        let state: i32 = row.try_get(0)?;
+        match (name, state) {
+            (Name::Complete, 1) | (Name::Abandon, 2) => moment(&row).map(LeaseEnd::Done),
+            _ => Ok(LeaseEnd::Fenced),
+        }
     }
 }
 

@@ -29,7 +29,9 @@
 //! # What a handler must not do with the connection
 //!
 //! A nested `begin` is a savepoint and harmless. `COMMIT`, `ROLLBACK` or `BEGIN` as raw SQL is
-//! noticed at the end and leaves the key in doubt. `DEALLOCATE ALL` takes our prepared statements
+//! noticed at the end and leaves the key in doubt (all but one case: a handler that rolls back,
+//! commits a transaction of its own, and leaves a third one aborted, is taken for one whose
+//! transaction a database error aborted). `DEALLOCATE ALL` takes our prepared statements
 //! away; the call is then rolled back. `RESET ALL` removes the value by which the transaction is
 //! known again, and counts as ending it.
 //!
@@ -48,6 +50,7 @@ mod record;
 mod recovery;
 mod schema;
 mod statement;
+mod stopped;
 mod sweep;
 mod transaction;
 
@@ -173,9 +176,7 @@ impl PostgresStore {
 
     /// A call of one of our statements, as this store calls them now.
     fn call(&self, name: statement::Name, arguments: &[String]) -> String {
-        self.inner
-            .statements
-            .call(self.prepared(), name, arguments)
+        self.inner.statements.call(self.prepared(), name, arguments)
     }
 
     /// Tries the locks of `claim`, and with `look_up` refuses a serializable transaction.
@@ -216,6 +217,9 @@ impl PostgresStore {
     }
 }
 
+/// How much of a tool's name is kept, in characters.
+const TOOL_LENGTH: usize = 255;
+
 /// `id` and whether an expired record counts, as two arguments.
 fn id_arguments(claim: &Claim) -> [String; 2] {
     [
@@ -231,7 +235,7 @@ fn label_arguments(claim: &Claim) -> [String; 2] {
         .as_deref()
         .map(|prefix| statement::plain(prefix, crate::key::VISIBLE_PREFIX));
     [
-        statement::text(&statement::plain(&claim.call.tool, 255)),
+        statement::text(&statement::plain(&claim.call.tool, TOOL_LENGTH)),
         statement::text_or_null(prefix.as_deref()),
     ]
 }
@@ -298,6 +302,8 @@ impl Store for PostgresStore {
     }
 }
 
+// The trait's own message names every store.
+#[diagnostic::do_not_recommend]
 impl TransactionStore for PostgresStore {
     type Connection = PgConnection;
     type Transaction = PgTransaction;

@@ -5,7 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use sqlx::{Row, postgres::PgRow};
 
-use super::{PostgresStore, id_arguments, statement::{Name, unhex}};
+use super::{
+    PostgresStore, id_arguments,
+    statement::{Name, unhex},
+};
 use crate::{
     fingerprint::Fingerprint,
     record::{Record, RecordState, Timestamp},

@@ -138,6 +138,17 @@ impl PostgresStore {
         let schema = &self.inner.schema;
         let fail = |error| store_error("the check of the tables failed", schema.as_str(), error);
         let mut connection = self.connection().await?;
+        // `COMMIT AND CHAIN`.
+        const OLDEST_SERVER: u32 = 12_00_00;
+        if connection
+            .server_version_num()
+            .is_some_and(|version| version < OLDEST_SERVER)
+        {
+            return Err(StoreError::new(
+                StoreErrorKind::Misconfigured,
+                "the store needs Postgres 12 or later",
+            ));
+        }
         let version = self.version(&mut connection).await.map_err(fail)?;
         let newest = MIGRATIONS.last().map_or(0, |(version, _)| *version);
         if version < newest {

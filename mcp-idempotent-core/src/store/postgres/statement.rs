@@ -1,6 +1,6 @@
 //! Our statements: their text, their server-side prepared names, their literals.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
@@ -39,7 +39,8 @@ pub(super) struct Statements {
     /// Starts every prepared name: a hash of schema and texts, so that two stores on one
     /// connection, or two versions behind one pooler, never run each other's statements.
     prefix: String,
-    finish_bound: std::sync::Arc<str>,
+    finish_bound: Arc<str>,
+    expire_and_finish_bound: Arc<str>,
 }
 
 /// Microseconds since the Unix epoch of a `timestamptz`.
@@ -214,7 +215,7 @@ impl Statements {
             hash.update(&statement.text);
         }
         // Large results are bound. The count makes the DELETE happen before the INSERT.
-        let finish_bound = format!(
+        let expire_and_finish_bound = format!(
             "WITH expired AS (DELETE FROM {records} WHERE id = $1 \
              AND CASE WHEN $9 THEN purge_at ELSE expires_at END <= pg_catalog.clock_timestamp() \
              RETURNING 1) {}",
@@ -223,13 +224,20 @@ impl Statements {
         Self {
             all,
             prefix: format!("mcp_idempotent_{}", hex(&hash.finalize()[..8])),
-            finish_bound: finish_bound.into(),
+            finish_bound: finish("").into(),
+            expire_and_finish_bound: expire_and_finish_bound.into(),
         }
     }
 
-    /// `expire` and `finish` in one statement, for binding.
-    pub(super) fn finish_bound(&self) -> std::sync::Arc<str> {
-        self.finish_bound.clone()
+    /// `finish` for binding.
+    pub(super) fn finish_bound(&self) -> Arc<str> {
+        Arc::clone(&self.finish_bound)
+    }
+
+    /// `expire` and `finish` in one statement, for binding; the ninth parameter says whether an
+    /// expired record counts.
+    pub(super) fn expire_and_finish_bound(&self) -> Arc<str> {
+        Arc::clone(&self.expire_and_finish_bound)
     }
 
     /// Prepares all of them for the session.
@@ -266,7 +274,10 @@ impl Statements {
         for (index, (argument, parameter)) in
             arguments.iter().zip(statement.parameters).enumerate().rev()
         {
-            text = text.replace(&format!("${}", index + 1), &format!("({argument}::{parameter})"));
+            text = text.replace(
+                &format!("${}", index + 1),
+                &format!("({argument}::{parameter})"),
+            );
         }
         text.push(';');
         text

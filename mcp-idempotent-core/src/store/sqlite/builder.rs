@@ -57,7 +57,6 @@ impl SqliteStore {
     }
 
     /// Starts to set a store up on a pool of the author's.
-    #[must_use]
     pub fn builder(pool: SqlitePool) -> SqliteStoreBuilder {
         SqliteStoreBuilder::new(pool)
     }
@@ -131,7 +130,7 @@ impl SqliteStoreBuilder {
 
     /// Runs in each transaction, after the claim and before the handler. What it writes belongs
     /// to the handler's writes. Its error ends the call before the handler, not committed.
-    pub fn on_begin(
+    pub fn with_on_begin(
         mut self,
         hook: impl for<'c> Fn(
             &'c mut SqliteConnection,

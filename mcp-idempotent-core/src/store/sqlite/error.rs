@@ -30,6 +30,11 @@ pub(super) fn is_busy(error: &sqlx::Error) -> bool {
     matches!(primary_code(error), Some(BUSY | LOCKED))
 }
 
+/// Whether the statement made no sense where it was run.
+pub(super) fn is_sql_error(error: &sqlx::Error) -> bool {
+    primary_code(error) == Some(ERROR)
+}
+
 /// Whether this error leaves open what became of a commit.
 pub(super) fn leaves_commit_open(error: &sqlx::Error) -> bool {
     match primary_code(error) {
@@ -41,8 +46,10 @@ pub(super) fn leaves_commit_open(error: &sqlx::Error) -> bool {
 
 /// Classes an error that left nothing behind.
 pub(super) fn store_error(doing: &str, error: sqlx::Error) -> StoreError {
+    if is_busy(&error) {
+        return busy("the write lock").with_source(error);
+    }
     let kind = match (&error, primary_code(&error)) {
-        (_, Some(BUSY | LOCKED)) => StoreErrorKind::Busy,
         (_, Some(IOERR | FULL | CANTOPEN)) => StoreErrorKind::Unavailable,
         // Our own statements are fixed, so an SQL error is a table that is not as we made it.
         (_, Some(ERROR | READONLY | AUTH | NOTADB)) | (sqlx::Error::Configuration(_), None) => {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use sqlx::{Arguments as _, SqlStr, error::BoxDynError, sqlite::SqliteArguments};
+use sqlx::{Arguments as _, SqlStr, sqlite::SqliteArguments};
 
 use super::{
     Opened, SqliteStore,
+    batch::{self, Encoded},
     error::store_error,
     micros,
-    row::Seen,
     writer::{Backoff, Checkout},
 };
 use crate::{
@@ -31,22 +31,16 @@ impl Store for SqliteStore {
     }
 
     async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
-        match self.read(claim, self.deadline()).await? {
-            Seen::Record(record) => Ok(Some(record)),
-            Seen::Absent { .. } => Ok(None),
-        }
+        self.read(claim, self.deadline()).await
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
-        let (mut checkout, expired_row) = match self.open_for(Some(claim), true).await? {
+        let mut checkout = match self.open_for(Some(claim), true).await? {
             Opened::Found(record) => return Ok(Claimed::Found(record)),
-            Opened::New {
-                checkout,
-                expired_row,
-            } => (checkout, expired_row),
+            Opened::New(checkout) => checkout,
         };
         let token = self
-            .insert_lease(&mut checkout, claim, expired_row)
+            .insert_lease(&mut checkout, claim)
             .await
             .map_err(|error| store_error("claiming", error))?;
         checkout.give_back();
@@ -99,15 +93,8 @@ impl SqliteStore {
         &self,
         checkout: &mut Checkout,
         claim: &Claim,
-        expired_row: bool,
     ) -> Result<i64, sqlx::Error> {
         let connection = &mut checkout.writer.connection;
-        if expired_row {
-            sqlx::query(self.shared.statements.remove_expired.clone())
-                .bind(&claim.id.as_bytes()[..])
-                .execute(&mut *connection)
-                .await?;
-        }
         let tokens: Vec<i64> = sqlx::query_scalar(self.shared.statements.next_token.clone())
             .fetch_all(&mut *connection)
             .await?;
@@ -129,7 +116,7 @@ impl SqliteStore {
         &self,
         doing: &str,
         statement: &SqlStr,
-        arguments: Result<SqliteArguments, BoxDynError>,
+        arguments: Encoded,
     ) -> Result<LeaseEnd, StoreError> {
         let changed = self.write(doing, statement, arguments).await?;
         Ok(changed.first().map_or(LeaseEnd::Fenced, |at| {
@@ -142,7 +129,7 @@ impl SqliteStore {
         &self,
         doing: &str,
         statement: &SqlStr,
-        arguments: Result<SqliteArguments, BoxDynError>,
+        arguments: Encoded,
     ) -> Result<Vec<i64>, StoreError> {
         let deadline = self.deadline();
         let mut checkout = self.shared.writers.take(deadline).await?;
@@ -151,13 +138,11 @@ impl SqliteStore {
             let mut backoff = Backoff::until(deadline);
             checkout.writer.make_ordinary().await?;
             loop {
-                // All rows, not the first: only a statement that has run to its end has told
-                // whether it could commit.
-                let tried = sqlx::query_scalar_with(statement.clone(), arguments.clone())
-                    .fetch_all(&mut checkout.writer.connection)
-                    .await;
-                match tried {
-                    Ok(rows) => return Ok(rows),
+                let arguments = Ok(arguments.clone());
+                let connection = &mut checkout.writer.connection;
+                let batch = batch::run(connection, statement, arguments, 1).await;
+                match batch.done {
+                    Ok(()) => return Ok(batch.rows),
                     Err(error) => backoff.retry(error).await?,
                 }
             }
@@ -172,14 +157,14 @@ impl SqliteStore {
     }
 }
 
-fn held(lease: &Lease) -> Result<SqliteArguments, BoxDynError> {
+fn held(lease: &Lease) -> Encoded {
     let mut arguments = SqliteArguments::default();
     arguments.add(&lease.id.as_bytes()[..])?;
     arguments.add(lease.token)?;
     Ok(arguments)
 }
 
-fn finished(lease: &Lease, completion: &Completion) -> Result<SqliteArguments, BoxDynError> {
+fn finished(lease: &Lease, completion: &Completion) -> Encoded {
     let mut arguments = held(lease)?;
     arguments.add(completion.response.as_deref())?;
     arguments.add(micros(completion.retention))?;

@@ -16,7 +16,7 @@
 //!
 //! - **One writer.** SQLite lets one transaction write at a time, and a handler in transaction
 //!   mode holds it until it ends. Others queue, in this process first come first served; past
-//!   [`wait_bound`](SqliteStoreBuilder::wait_bound) they are answered
+//!   [the wait bound](SqliteStoreBuilder::with_wait_bound) they are answered
 //!   [`Busy`](StoreErrorKind::Busy): not committed, retry with the same key. `database is locked`
 //!   is never an answer. Replays and look-ups go on beside a writer and take no write lock.
 //! - **One connection more.** Handlers write on a connection that the store takes out of the pool
@@ -39,6 +39,7 @@
 //!   cannot record its result, even if nobody has touched the record since: it was in doubt from
 //!   that moment, and somebody may have been told so.
 
+mod batch;
 mod builder;
 mod error;
 mod lease;
@@ -56,8 +57,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub use self::{builder::SqliteStoreBuilder, transaction::SqliteTransaction};
 use self::{
-    error::{busy, is_busy, store_error},
-    row::Seen,
+    error::{busy, store_error},
     statement::Statements,
     writer::{Backoff, Checkout, WriterQueue},
 };
@@ -93,11 +93,7 @@ enum Opened {
     /// A record decides; nothing is open.
     Found(Record),
     /// SQLite's write lock is held, and no record stands in the way.
-    New {
-        checkout: Checkout,
-        /// A row past its expiry is still there.
-        expired_row: bool,
-    },
+    New(Checkout),
 }
 
 impl SqliteStore {
@@ -119,14 +115,14 @@ impl SqliteStore {
     }
 
     /// Looks up beside whoever writes.
-    async fn read(&self, claim: &Claim, deadline: Instant) -> Result<Seen, StoreError> {
+    async fn read(&self, claim: &Claim, deadline: Instant) -> Result<Option<Record>, StoreError> {
         let read = async {
             let mut backoff = Backoff::until(deadline);
             let mut connection = self.shared.pool.acquire().await?;
             loop {
                 let statement = &self.shared.statements.look_up;
-                match row::look_up(&mut connection, statement, claim).await {
-                    Ok(seen) => return Ok(seen),
+                match row::find(&mut connection, statement, claim).await {
+                    Ok(found) => return Ok(found),
                     Err(error) => backoff.retry(error).await?,
                 }
             }
@@ -137,15 +133,14 @@ impl SqliteStore {
             .map_err(|error| store_error("looking up", error))
     }
 
-    /// Looks up, then takes the write lock and looks again. `durable`: what is committed next
-    /// must be on the disk.
+    /// Looks up and takes the write lock. `durable`: what is committed next must be on the disk.
     async fn open_for(&self, claim: Option<&Claim>, durable: bool) -> Result<Opened, StoreError> {
         let deadline = self.deadline();
         let checkout = match self.shared.writers.try_take(deadline).await? {
             Some(checkout) => checkout,
             None => {
                 if let Some(claim) = claim
-                    && let Seen::Record(record) = self.read(claim, deadline).await?
+                    && let Some(record) = self.read(claim, deadline).await?
                 {
                     return Ok(Opened::Found(record));
                 }
@@ -164,56 +159,38 @@ impl SqliteStore {
         durable: bool,
         deadline: Instant,
     ) -> Result<Opened, sqlx::Error> {
-        let look_up = &self.shared.statements.look_up;
+        if durable {
+            checkout.writer.make_durable().await?;
+        } else {
+            checkout.writer.make_ordinary().await?;
+        }
         let mut backoff = Backoff::until(deadline);
         loop {
-            // Without the lock first, so that a replay does not take it, and again after each
-            // failed try, because what held it may have been this very call.
-            if let Some(claim) = claim {
-                match row::look_up(&mut checkout.writer.connection, look_up, claim).await {
-                    Ok(Seen::Record(record)) => {
-                        checkout.give_back();
-                        return Ok(Opened::Found(record));
-                    }
-                    Ok(Seen::Absent { .. }) => {}
-                    Err(error) => {
-                        backoff.retry(error).await?;
-                        continue;
-                    }
+            let locked = match claim {
+                Some(claim) => {
+                    let begin = &self.shared.statements.begin;
+                    row::find(&mut checkout.writer.connection, begin, claim).await
                 }
-            }
-            let locked = async {
-                if durable {
-                    checkout.writer.make_durable().await?;
-                } else {
-                    checkout.writer.make_ordinary().await?;
-                }
-                checkout.writer.begin().await
+                None => checkout.writer.begin().await.map(|()| None),
             };
-            match locked.await {
-                Ok(()) => break,
-                Err(error) if is_busy(&error) && Instant::now() >= deadline => {
-                    checkout.give_back();
-                    return Err(error);
+            match locked {
+                Ok(None) => return Ok(Opened::New(checkout)),
+                Ok(Some(record)) => {
+                    checkout.roll_back_and_give_back().await;
+                    return Ok(Opened::Found(record));
                 }
-                Err(error) => backoff.retry(error).await?,
+                Err(error) => {
+                    // What was begun before the lock was refused is a look-up; whoever holds the
+                    // lock may be this very call, so the next try looks again.
+                    if claim.is_some() && checkout.writer.roll_back().await.is_err() {
+                        return Err(error);
+                    }
+                    if let Err(error) = backoff.retry(error).await {
+                        checkout.give_back();
+                        return Err(error);
+                    }
+                }
             }
-        }
-        let Some(claim) = claim else {
-            return Ok(Opened::New {
-                checkout,
-                expired_row: false,
-            });
-        };
-        match row::look_up(&mut checkout.writer.connection, look_up, claim).await? {
-            Seen::Record(record) => {
-                checkout.roll_back_and_give_back().await;
-                Ok(Opened::Found(record))
-            }
-            Seen::Absent { expired_row } => Ok(Opened::New {
-                checkout,
-                expired_row,
-            }),
         }
     }
 }

@@ -13,35 +13,24 @@ use crate::{
     store::Claim,
 };
 
-/// What stands under a record id.
-#[derive(Debug)]
-pub(super) enum Seen {
-    /// Nothing, or nothing that counts for this claim.
-    Absent {
-        /// A row past its expiry is there, and has to go before a new one can come.
-        expired_row: bool,
-    },
-    /// A record that decides.
-    Record(Record),
-}
-
-/// Looks a record up.
-pub(super) async fn look_up(
+/// The record that stands in the way of this claim, if any. `statement` is one of
+/// [`Statements`](super::statement::Statements) that answer with a record.
+pub(super) async fn find(
     connection: &mut SqliteConnection,
     statement: &SqlStr,
     claim: &Claim,
-) -> Result<Seen, sqlx::Error> {
-    let row = sqlx::query(statement.clone())
+) -> Result<Option<Record>, sqlx::Error> {
+    sqlx::query(statement.clone())
         .bind(&claim.id.as_bytes()[..])
+        .bind(claim.on_expired == OnExpired::Refuse)
         .fetch_optional(connection)
-        .await?;
-    match row {
-        None => Ok(Seen::Absent { expired_row: false }),
-        Some(row) => decode(&row, claim.on_expired),
-    }
+        .await?
+        .as_ref()
+        .map(decode)
+        .transpose()
 }
 
-fn decode(row: &SqliteRow, on_expired: OnExpired) -> Result<Seen, sqlx::Error> {
+fn decode(row: &SqliteRow) -> Result<Record, sqlx::Error> {
     let state = match row.try_get::<i64, _>(1)? {
         IN_PROGRESS => RecordState::InProgress {
             lease_remaining: Duration::from_micros(
@@ -53,15 +42,12 @@ fn decode(row: &SqliteRow, on_expired: OnExpired) -> Result<Seen, sqlx::Error> {
             response: row.try_get::<Option<Vec<u8>>, _>(2)?.map(Bytes::from),
             at: Timestamp::from_micros(row.try_get(3)?),
         },
-        EXPIRED if on_expired == OnExpired::Refuse && row.try_get::<bool, _>(5)? => {
-            RecordState::Expired
-        }
-        EXPIRED => return Ok(Seen::Absent { expired_row: true }),
+        EXPIRED => RecordState::Expired,
         other => return Err(undecodable(format!("state {other}"))),
     };
     let fingerprint = Fingerprint::from_stored(row.try_get(0)?)
         .ok_or_else(|| undecodable("a fingerprint of another length".to_owned()))?;
-    Ok(Seen::Record(Record::new(fingerprint, state)))
+    Ok(Record::new(fingerprint, state))
 }
 
 fn undecodable(what: String) -> sqlx::Error {

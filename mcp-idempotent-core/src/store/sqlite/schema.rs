@@ -44,7 +44,7 @@ impl SqliteStore {
     /// changed.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let mut checkout = match self.open_for(None, true).await? {
-            Opened::New { checkout, .. } => checkout,
+            Opened::New(checkout) => checkout,
             // Without a claim there is nothing to find.
             Opened::Found(_) => return Ok(()),
         };

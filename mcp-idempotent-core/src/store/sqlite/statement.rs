@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
+use super::writer::FINISHING;
+
 /// SQLite's own clock in microseconds. `'now'` stands still within one step of a statement, and
 /// a Julian day has the precision of a millisecond. (`unixepoch('subsec')` needs SQLite 3.42.)
 const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000";
@@ -19,18 +21,26 @@ pub(super) const EXPIRED: i64 = 3;
 
 /// Every statement that runs more than once, as text that the driver prepares once a connection.
 ///
-/// Each is a single statement, with parameters `?1` record id, `?2` fingerprint, `?3` tool,
-/// `?4` key prefix, and further ones as noted. Tables are qualified with `main`, so that a
+/// Most are single statements; `begin` and the two that commit are batches. Parameters are, unless noted, `?1` record id,
+/// `?2` fingerprint, `?3` tool, `?4` key prefix. Tables are qualified with `main`, so that a
 /// temporary table of the handler's cannot stand in for them.
 #[derive(Debug)]
 pub(super) struct Statements {
-    /// `?1` → fingerprint, state (lapse and expiry decided), response, completed at, remaining
-    /// lease, and whether a tombstone of it would still be kept.
+    /// `?1`, `?2` whether tombstones count → fingerprint, state (lapse and expiry decided),
+    /// response, completed at, remaining lease.
     pub(super) look_up: SqlStr,
-    /// `?1`: removes the record if it is past its expiry.
-    pub(super) remove_expired: SqlStr,
-    /// `?5` response, `?6` retention, `?7` tombstone → completed at.
-    pub(super) insert_completed: SqlStr,
+    /// As `look_up`, in a transaction that is begun with it. Where no record is found, the same
+    /// round trip goes on to take the write lock: by removing what has expired, if anything.
+    ///
+    /// The driver stops at the first row, so a replay takes no write lock. And SQLite gives the
+    /// lock only if nobody has committed since the look-up (else it is `SQLITE_BUSY_SNAPSHOT`),
+    /// so there is no need to look again.
+    pub(super) begin: SqlStr,
+    /// `?5` response, `?6` retention, `?7` tombstone → completed at, then a row without meaning;
+    /// and commits.
+    pub(super) record_and_commit: SqlStr,
+    /// → now, then a row without meaning; and commits.
+    pub(super) commit: SqlStr,
     /// Keeps what is there.
     pub(super) insert_in_doubt: SqlStr,
     /// → the next fencing token.
@@ -60,28 +70,30 @@ impl Statements {
         // A lapsed lease is in doubt: only a lease that still runs may change its record.
         let held =
             format!("id = ?1 AND token = ?2 AND state = {IN_PROGRESS} AND lease_until > {NOW}");
+        let finish = format!("SELECT 'a' < 'b' COLLATE {FINISHING}; COMMIT");
+        let look_up = format!(
+            "SELECT fingerprint, \
+             CASE WHEN state = {IN_PROGRESS} AND lease_until <= c.now THEN {IN_DOUBT} \
+                  WHEN state = {COMPLETED} AND expires_at <= c.now THEN {EXPIRED} \
+                  ELSE state END, \
+             response, completed_at, lease_until - c.now \
+             FROM {record}, (SELECT {NOW} AS now) AS c WHERE id = ?1 \
+             AND (expires_at IS NULL OR expires_at > c.now OR (?2 AND purge_at > c.now))"
+        );
         Self {
-            look_up: sql(format!(
-                "SELECT fingerprint, \
-                 CASE WHEN state = {IN_PROGRESS} AND lease_until <= c.now THEN {IN_DOUBT} \
-                      WHEN state = {COMPLETED} AND expires_at <= c.now THEN {EXPIRED} \
-                      ELSE state END, \
-                 CASE WHEN expires_at <= c.now THEN NULL ELSE response END, \
-                 completed_at, \
-                 lease_until - c.now, \
-                 coalesce(purge_at > c.now, 0) \
-                 FROM {record}, (SELECT {NOW} AS now) AS c WHERE id = ?1"
-            )),
-            remove_expired: sql(format!(
-                "DELETE FROM {record} WHERE id = ?1 AND state IN ({COMPLETED}, {EXPIRED}) \
+            begin: sql(format!(
+                "BEGIN; {look_up}; \
+                 DELETE FROM {record} WHERE id = ?1 AND state IN ({COMPLETED}, {EXPIRED}) \
                  AND expires_at <= {NOW}"
             )),
-            insert_completed: sql(format!(
+            look_up: sql(look_up),
+            commit: sql(format!("SELECT {NOW}; {finish}")),
+            record_and_commit: sql(format!(
                 "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, \
                  created_at, completed_at, expires_at, purge_at, sweep_at, response) \
                  SELECT ?1, ?2, {COMPLETED}, 0, ?3, ?4, \
                  c.now, c.now, c.now + ?6, c.now + ?6 + ?7, c.now + ?6, ?5 \
-                 FROM (SELECT {NOW} AS now) AS c WHERE true RETURNING completed_at"
+                 FROM (SELECT {NOW} AS now) AS c WHERE true RETURNING completed_at; {finish}"
             )),
             insert_in_doubt: sql(format!(
                 "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, created_at) \

@@ -5,14 +5,14 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use sqlx::SqliteConnection;
+use sqlx::{Arguments as _, SqliteConnection, sqlite::SqliteArguments};
 
 use super::{
     Opened, SqliteStore,
-    error::{leaves_commit_open, store_error},
+    batch::{self, Batch, Encoded},
+    error::{is_sql_error, leaves_commit_open, store_error},
     micros,
-    row::{self, Seen},
-    writer::{Backoff, Checkout},
+    writer::Checkout,
 };
 use crate::{
     error::CommitOutcome,
@@ -23,10 +23,12 @@ use crate::{
     },
 };
 
+/// How many statements a finishing batch has.
+const FINISHING_STATEMENTS: usize = 3;
+
 /// An open transaction that holds SQLite's write lock. Dropping it rolls back.
 pub struct SqliteTransaction {
     checkout: Checkout,
-    expired_row: bool,
 }
 
 impl Deref for SqliteTransaction {
@@ -49,6 +51,8 @@ impl fmt::Debug for SqliteTransaction {
     }
 }
 
+// The trait's own message names every store.
+#[diagnostic::do_not_recommend]
 impl TransactionStore for SqliteStore {
     type Connection = SqliteConnection;
     type Transaction = SqliteTransaction;
@@ -58,12 +62,9 @@ impl TransactionStore for SqliteStore {
         call: &CallInfo,
         claim: Option<&Claim>,
     ) -> Result<Claimed<SqliteTransaction>, StoreError> {
-        let (mut checkout, expired_row) = match self.open_for(claim, false).await? {
+        let mut checkout = match self.open_for(claim, false).await? {
             Opened::Found(record) => return Ok(Claimed::Found(record)),
-            Opened::New {
-                checkout,
-                expired_row,
-            } => (checkout, expired_row),
+            Opened::New(checkout) => checkout,
         };
         checkout.writer.hold();
         if let Some(on_begin) = &self.shared.on_begin
@@ -73,21 +74,14 @@ impl TransactionStore for SqliteStore {
             checkout.roll_back_and_give_back().await;
             return Err(error);
         }
-        Ok(Claimed::New(SqliteTransaction {
-            checkout,
-            expired_row,
-        }))
+        Ok(Claimed::New(SqliteTransaction { checkout }))
     }
 
     async fn end(&self, transaction: SqliteTransaction, claim: Option<&Claim>, end: End) -> Ended {
-        let SqliteTransaction {
-            checkout,
-            expired_row,
-        } = transaction;
+        let SqliteTransaction { checkout } = transaction;
         match (end, claim) {
             (End::Commit(completion), Some(claim)) => {
-                self.commit_recorded(checkout, claim, expired_row, completion)
-                    .await
+                self.commit_recorded(checkout, claim, completion).await
             }
             (End::Commit(_) | End::CommitUnrecorded, claim) => {
                 self.commit_unrecorded(checkout, claim).await
@@ -107,32 +101,28 @@ impl SqliteStore {
         &self,
         mut checkout: Checkout,
         claim: &Claim,
-        expired_row: bool,
         completion: Completion,
     ) -> Ended {
-        let inserted = self
-            .insert(&mut checkout, claim, expired_row, &completion)
-            .await;
-        // After that answer nothing of the handler's is still on its way to SQLite.
-        if ended_early(&checkout) {
-            return self.ended_by_handler(checkout, Some(claim)).await;
-        }
-        match inserted {
-            Ok(at) => self.commit(checkout, Some(claim), at).await,
-            Err(error) => aborted(checkout, "recording the result", error).await,
-        }
+        let batch = batch::run(
+            &mut checkout.writer.connection,
+            &self.shared.statements.record_and_commit,
+            recorded(claim, &completion),
+            FINISHING_STATEMENTS,
+        )
+        .await;
+        self.finish(checkout, Some(claim), batch, Some(claim)).await
     }
 
     async fn commit_unrecorded(&self, mut checkout: Checkout, claim: Option<&Claim>) -> Ended {
-        let now = self.now(&mut checkout).await;
-        if ended_early(&checkout) {
-            return self.ended_by_handler(checkout, claim).await;
-        }
-        match now {
-            // No record is written, so none can tell what became of a commit that was lost.
-            Ok(at) => self.commit(checkout, None, at).await,
-            Err(error) => aborted(checkout, "asking for the time", error).await,
-        }
+        let batch = batch::run(
+            &mut checkout.writer.connection,
+            &self.shared.statements.commit,
+            Ok(SqliteArguments::default()),
+            FINISHING_STATEMENTS,
+        )
+        .await;
+        // No record is written, so none can tell what became of a commit that was lost.
+        self.finish(checkout, claim, batch, None).await
     }
 
     async fn roll_back(&self, mut checkout: Checkout, claim: Option<&Claim>) -> Ended {
@@ -178,24 +168,16 @@ impl SqliteStore {
         }
         let deadline = self.deadline();
         let locked = self.lock_for(checkout, Some(claim), false, deadline).await;
-        let (mut checkout, expired_row) = match locked {
-            Ok(Opened::New {
-                checkout,
-                expired_row,
-            }) => (checkout, expired_row),
+        let checkout = match locked {
+            Ok(Opened::New(checkout)) => checkout,
             Ok(Opened::Found(record)) if matches!(record.state, RecordState::InProgress { .. }) => {
                 return Ended::LostInProgress;
             }
             Ok(Opened::Found(record)) => return Ended::Lost(record),
             Err(error) => return Ended::Aborted(store_error("recording the error", error)),
         };
-        match self
-            .insert(&mut checkout, claim, expired_row, &completion)
-            .await
-        {
-            Ok(at) => self.commit(checkout, Some(claim), at).await,
-            Err(error) => aborted(checkout, "recording the error", error).await,
-        }
+        checkout.writer.hold();
+        self.commit_recorded(checkout, claim, completion).await
     }
 
     async fn now(&self, checkout: &mut Checkout) -> Result<Timestamp, sqlx::Error> {
@@ -205,40 +187,18 @@ impl SqliteStore {
             .map(Timestamp::from_micros)
     }
 
-    async fn insert(
+    /// What a finishing batch has come to. `recorded` is given where it wrote a record.
+    async fn finish(
         &self,
-        checkout: &mut Checkout,
-        claim: &Claim,
-        expired_row: bool,
-        completion: &Completion,
-    ) -> Result<Timestamp, sqlx::Error> {
-        let connection = &mut checkout.writer.connection;
-        if expired_row {
-            sqlx::query(self.shared.statements.remove_expired.clone())
-                .bind(&claim.id.as_bytes()[..])
-                .execute(&mut *connection)
-                .await?;
-        }
-        // All rows, not the first: a statement that is left after its first row is not finished.
-        let rows: Vec<i64> = sqlx::query_scalar(self.shared.statements.insert_completed.clone())
-            .bind(&claim.id.as_bytes()[..])
-            .bind(&claim.fingerprint.to_stored()[..])
-            .bind(&*claim.call.tool)
-            .bind(claim.key_prefix.as_deref())
-            .bind(completion.response.as_deref())
-            .bind(micros(completion.retention))
-            .bind(micros(completion.tombstone))
-            .fetch_all(connection)
-            .await?;
-        rows.first()
-            .map(|at| Timestamp::from_micros(*at))
-            .ok_or(sqlx::Error::RowNotFound)
-    }
-
-    /// Commits what is open; `claim` is given where a record was written at `at`.
-    async fn commit(&self, mut checkout: Checkout, claim: Option<&Claim>, at: Timestamp) -> Ended {
-        let error = match checkout.writer.commit().await {
-            Ok(()) => {
+        checkout: Checkout,
+        claim: Option<&Claim>,
+        batch: Batch,
+        recorded: Option<&Claim>,
+    ) -> Ended {
+        // Its first statement answers with the moment; without that answer it was not done.
+        let at = batch.rows.first().copied().map(Timestamp::from_micros);
+        let error = match (batch.done, at) {
+            (Ok(()), Some(at)) => {
                 if checkout.writer.hooks_are_in_place() {
                     checkout.give_back();
                 } else {
@@ -250,13 +210,22 @@ impl SqliteStore {
                 }
                 return Ended::AsAsked(at);
             }
-            Err(error) => error,
+            (Ok(()), None) => sqlx::Error::RowNotFound,
+            (Err(error), _) => error,
         };
-        if !leaves_commit_open(&error) {
-            return aborted(checkout, "committing", error).await;
+        if checkout.writer.watch.refused_a_commit() {
+            return self.ended_by_handler(checkout, claim).await;
         }
-        drop(checkout);
-        self.find_out(claim, at, error).await
+        match at {
+            Some(at) if leaves_commit_open(&error) => {
+                drop(checkout);
+                self.find_out(recorded, at, error).await
+            }
+            // COMMIT found nothing to commit.
+            Some(_) if is_sql_error(&error) => self.ended_by_handler(checkout, claim).await,
+            Some(_) => aborted(checkout, "committing", error).await,
+            None => aborted(checkout, "recording the result", error).await,
+        }
     }
 
     /// The commit may or may not have happened: looks, once the write lock proves that nothing
@@ -278,7 +247,7 @@ impl SqliteStore {
                 RecordState::InProgress { .. } => Ended::LostInProgress,
                 _ => Ended::Lost(record),
             },
-            Ok(Opened::New { checkout, .. }) => {
+            Ok(Opened::New(checkout)) => {
                 checkout.roll_back_and_give_back().await;
                 Ended::Aborted(lost)
             }
@@ -304,38 +273,37 @@ impl SqliteStore {
         }
     }
 
-    async fn put_in_doubt(&self, mut checkout: Checkout, claim: &Claim) -> Result<(), sqlx::Error> {
-        let mut backoff = Backoff::until(self.deadline());
-        while let Err(error) = checkout.writer.begin().await {
-            backoff.retry(error).await?;
+    async fn put_in_doubt(&self, checkout: Checkout, claim: &Claim) -> Result<(), sqlx::Error> {
+        let deadline = self.deadline();
+        // A record that is there by now is of a call that could come in because nothing of this
+        // one was committed.
+        let locked = self
+            .lock_for(checkout, Some(claim), false, deadline)
+            .await?;
+        if let Opened::New(mut checkout) = locked {
+            sqlx::query(self.shared.statements.insert_in_doubt.clone())
+                .bind(&claim.id.as_bytes()[..])
+                .bind(&claim.fingerprint.to_stored()[..])
+                .bind(&*claim.call.tool)
+                .bind(claim.key_prefix.as_deref())
+                .execute(&mut checkout.writer.connection)
+                .await?;
+            checkout.writer.commit().await?;
         }
-        let seen = row::look_up(
-            &mut checkout.writer.connection,
-            &self.shared.statements.look_up,
-            claim,
-        )
-        .await?;
-        if let Seen::Absent { .. } = seen {
-            for statement in [
-                &self.shared.statements.remove_expired,
-                &self.shared.statements.insert_in_doubt,
-            ] {
-                sqlx::query(statement.clone())
-                    .bind(&claim.id.as_bytes()[..])
-                    .bind(&claim.fingerprint.to_stored()[..])
-                    .bind(&*claim.call.tool)
-                    .bind(claim.key_prefix.as_deref())
-                    .execute(&mut checkout.writer.connection)
-                    .await?;
-            }
-        }
-        checkout.writer.commit().await
+        Ok(())
     }
 }
 
-fn ended_early(checkout: &Checkout) -> bool {
-    let watch = &checkout.writer.watch;
-    watch.refused_a_commit() || watch.saw_rollback()
+fn recorded(claim: &Claim, completion: &Completion) -> Encoded {
+    let mut arguments = SqliteArguments::default();
+    arguments.add(&claim.id.as_bytes()[..])?;
+    arguments.add(&claim.fingerprint.to_stored()[..])?;
+    arguments.add(&*claim.call.tool)?;
+    arguments.add(claim.key_prefix.as_deref())?;
+    arguments.add(completion.response.as_deref())?;
+    arguments.add(micros(completion.retention))?;
+    arguments.add(micros(completion.tombstone))?;
+    Ok(arguments)
 }
 
 /// Rolls back because of an error that left nothing behind.
@@ -344,6 +312,5 @@ async fn aborted(checkout: Checkout, doing: &str, error: sqlx::Error) -> Ended {
     if !checkout.writer.watch.saw_rollback() {
         checkout.roll_back_and_give_back().await;
     }
-    let cause = store_error(doing, error);
-    Ended::Aborted(cause)
+    Ended::Aborted(store_error(doing, error))
 }

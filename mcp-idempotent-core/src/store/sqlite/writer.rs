@@ -7,7 +7,10 @@
 //! Three things are done to that connection, once, when it is opened:
 //!
 //! - Commit and rollback hooks ([`Watch`]) refuse every commit but ours while a handler holds the
-//!   transaction, and notice every way in which it can be rolled back.
+//!   transaction, and notice every way in which it can be rolled back. Ours is told from others
+//!   by a collation of that connection, which our finishing batch uses right before its COMMIT:
+//!   it runs where SQLite runs, so a COMMIT that the handler sent and did not wait for comes
+//!   before it and is refused.
 //! - The driver's count of open transactions is raised to 2 and stays there. So a nested
 //!   `begin()` of the handler is a savepoint, while our own BEGIN and COMMIT are ordinary
 //!   prepared statements. And the rollback that the driver queues for a nested `begin()` that
@@ -25,17 +28,25 @@ use std::{
     time::Duration,
 };
 
-use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection, SqlitePool};
+use sqlx::{
+    AssertSqlSafe, Connection as _, SqlStr, SqliteConnection, SqlitePool, sqlite::SqliteArguments,
+};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard},
     time::{Instant, sleep, timeout_at},
 };
 
-use super::error::{busy, is_busy, store_error};
+use super::{
+    batch,
+    error::{busy, is_busy, store_error},
+};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// How long SQLite itself waits for a lock before we are asked.
 const BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 20";
+
+/// The collation that lets the next commit through.
+pub(super) const FINISHING: &str = "mcp_idempotent_finishing";
 
 /// `synchronous = FULL`, as SQLite numbers it: every commit reaches the disk.
 const FULL: i64 = 2;
@@ -49,23 +60,36 @@ pub(super) struct Watch {
     refused: AtomicBool,
     /// The whole transaction was rolled back, by whatever.
     rolled_back: AtomicBool,
+    /// Our finishing batch has come to its COMMIT.
+    finishing: AtomicBool,
     /// A commit was let through: the hook is still in its place.
     passed: AtomicBool,
 }
 
 impl Watch {
     fn start(&self) {
-        for fact in [&self.refused, &self.rolled_back, &self.passed] {
+        for fact in [
+            &self.refused,
+            &self.rolled_back,
+            &self.finishing,
+            &self.passed,
+        ] {
             fact.store(false, Ordering::SeqCst);
         }
         self.held.store(true, Ordering::SeqCst);
     }
 
     fn may_commit(&self) -> bool {
-        let held = self.held.load(Ordering::SeqCst);
-        let fact = if held { &self.refused } else { &self.passed };
+        let may = !self.held.load(Ordering::SeqCst)
+            || (self.finishing.load(Ordering::SeqCst) && !self.ended_early());
+        let fact = if may { &self.passed } else { &self.refused };
         fact.store(true, Ordering::SeqCst);
-        !held
+        may
+    }
+
+    /// The transaction is not the one any more that was begun.
+    pub(super) fn ended_early(&self) -> bool {
+        self.refused_a_commit() || self.saw_rollback()
     }
 
     pub(super) fn refused_a_commit(&self) -> bool {
@@ -135,6 +159,11 @@ impl Writer {
             handle.set_commit_hook(move || hook.may_commit());
             let hook = Arc::clone(&watch);
             handle.set_rollback_hook(move || hook.rolled_back.store(true, Ordering::SeqCst));
+            let hook = Arc::clone(&watch);
+            handle.create_collation(FINISHING, move |left, right| {
+                hook.finishing.store(true, Ordering::SeqCst);
+                left.cmp(right)
+            })?;
         }
         Ok(Ok(Self {
             connection,
@@ -172,24 +201,26 @@ impl Writer {
         Ok(())
     }
 
-    /// Refuses commits from here on, until [`commit`](Self::commit).
+    /// Refuses commits from here on, but for the one at the end of a finishing batch.
     pub(super) fn hold(&self) {
         self.watch.start();
     }
 
-    /// Commits. Nothing that was sent on this connection before may still be on its way.
+    /// Commits what no handler holds.
     pub(super) async fn commit(&mut self) -> Result<(), sqlx::Error> {
-        self.watch.held.store(false, Ordering::SeqCst);
-        sqlx::query("COMMIT").execute(&mut self.connection).await?;
-        Ok(())
+        let commit = SqlStr::from_static("COMMIT");
+        let arguments = Ok(SqliteArguments::default());
+        batch::run(&mut self.connection, &commit, arguments, 1)
+            .await
+            .done
     }
 
+    /// Rolls back; nobody holds the transaction any more, whether there was one or not.
     pub(super) async fn roll_back(&mut self) -> Result<(), sqlx::Error> {
+        let rolled_back = sqlx::query("ROLLBACK").execute(&mut self.connection).await;
+        // Not before: what the handler left behind comes first.
         self.watch.held.store(false, Ordering::SeqCst);
-        sqlx::query("ROLLBACK")
-            .execute(&mut self.connection)
-            .await?;
-        Ok(())
+        rolled_back.map(drop)
     }
 
     /// Whether the hooks saw the commit that was just made.
@@ -274,6 +305,7 @@ pub(super) struct Checkout {
 
 impl Checkout {
     pub(super) fn give_back(mut self) {
+        self.writer.watch.held.store(false, Ordering::SeqCst);
         *self.slot = Some(self.writer);
     }
 

@@ -3,6 +3,8 @@
 mod joining;
 mod lease;
 mod refusals;
+#[cfg(feature = "sqlite")]
+mod transaction;
 
 use std::{
     future::Future,
@@ -101,7 +103,7 @@ impl Server {
                 handler.await
             })
             .await
-            .unwrap_or_else(|_| Reply::new(ResultKind::Panicked, "panicked"));
+            .unwrap_or_else(|_| Reply::new(ResultKind::Interrupted, "panicked"));
         Outcome::from(attempt.finish(&reply).await, Some(reply))
     }
 

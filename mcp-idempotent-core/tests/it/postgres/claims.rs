@@ -1,1 +1,204 @@
-//! claims
+//! How a claim of transaction mode is answered.
+
+use std::time::Duration;
+
+use mcp_idempotent_core::{
+    OnExpired, RecordState, Store, TransactionStore,
+    store::{Claimed, End, Ended},
+};
+
+use super::database::{Database, begin, claim, other_arguments, result, text_of};
+
+#[tokio::test]
+async fn the_same_call_elsewhere_is_in_progress_and_another_one_is_a_conflict() {
+    for lookup_first in [false, true] {
+        let database = Database::with_store(|store| store.with_lookup_first(lookup_first)).await;
+        let elsewhere = database.another_process(|store| store);
+        let claim = claim("key", "{}");
+        let running = database.begin(&claim).await;
+        let other = other_arguments(&claim);
+        for _ in 0..2 {
+            let same = elsewhere.begin(&claim.call, Some(&claim)).await;
+            assert!(matches!(same, Ok(Claimed::InProgress)), "{same:?}");
+            let conflict = elsewhere.begin(&other.call, Some(&other)).await;
+            assert!(matches!(conflict, Ok(Claimed::Conflict)), "{conflict:?}");
+            let same = elsewhere.claim(&claim).await;
+            assert!(matches!(same, Ok(Claimed::InProgress)), "{same:?}");
+            let conflict = elsewhere.claim(&other).await;
+            assert!(matches!(conflict, Ok(Claimed::Conflict)), "{conflict:?}");
+        }
+        let ended = database.commit(running, &claim, "result").await;
+        assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+        for asked in [&claim, &other] {
+            match elsewhere.begin(&asked.call, Some(asked)).await {
+                Ok(Claimed::Found(record)) => {
+                    assert_eq!(record.fingerprint, claim.fingerprint);
+                    assert_eq!(text_of(&record), "result");
+                }
+                other => panic!("expected the record, found {other:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_ended_without_a_record_leaves_the_key_free_for_another_call() {
+    let database = Database::new().await;
+    let first = claim("key", "{}");
+    let running = database.begin(&first).await;
+    let ended = database
+        .store
+        .end(running, Some(&first), End::RollBack)
+        .await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    let other = other_arguments(&first);
+    let ended = database.call(&other, "other").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+}
+
+#[tokio::test]
+async fn an_expired_record_makes_room_or_is_refused_while_its_tombstone_lasts() {
+    let database = Database::new().await;
+    let mut claim = claim("key", "{}");
+    let mut completion = result("first");
+    completion.tombstone = Duration::from_secs(600);
+    let transaction = database.begin(&claim).await;
+    let end = End::Commit(completion);
+    let ended = database.store.end(transaction, Some(&claim), end).await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    database.age(claim.id, Duration::from_secs(120)).await;
+    for _ in 0..2 {
+        claim.on_expired = OnExpired::Refuse;
+        let refused = database.store.begin(&claim.call, Some(&claim)).await;
+        assert!(
+            matches!(&refused, Ok(Claimed::Found(record)) if matches!(record.state, RecordState::Expired)),
+            "{refused:?}"
+        );
+        claim.on_expired = OnExpired::New;
+        assert!(database.store.look_up(&claim).await.unwrap().is_none());
+        // Reduces the record to its tombstone.
+        database.store.sweep(10).await.unwrap();
+    }
+    assert_eq!(database.records().await, 1);
+    let ended = database.call(&claim, "second").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    let record = database.store.look_up(&claim).await.unwrap().unwrap();
+    assert_eq!(text_of(&record), "second");
+}
+
+#[tokio::test]
+async fn a_refused_key_is_free_after_its_tombstone() {
+    let database = Database::new().await;
+    let mut claim = claim("key", "{}");
+    claim.on_expired = OnExpired::Refuse;
+    let mut completion = result("first");
+    completion.tombstone = Duration::from_secs(60);
+    let transaction = database.begin(&claim).await;
+    let end = End::Commit(completion);
+    database.store.end(transaction, Some(&claim), end).await;
+    database.age(claim.id, Duration::from_secs(180)).await;
+    let ended = database.call(&claim, "second").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+}
+
+/// Two attempts on one expired record, both past the locks (as if these had failed): the second
+/// to commit loses, with a record, and not silently.
+#[tokio::test]
+async fn racers_past_the_locks_have_one_effect_on_an_expired_record() {
+    let database = Database::new().await;
+    let first = claim("key", "{}");
+    database.call(&first, "expired").await;
+    database.age(first.id, Duration::from_secs(120)).await;
+    // Another schema name takes part in the lock, so this one does not see the first's locks.
+    let mut one = database.begin(&first).await;
+    let elsewhere = claim("elsewhere", "{}");
+    let mut two = database.begin(&elsewhere).await;
+    database.write(&mut one, "one").await;
+    database.write(&mut two, "two").await;
+    let ended = database.commit(one, &first, "one").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    let ended = database.commit(two, &first, "two").await;
+    let Ended::Lost(record) = ended else {
+        panic!("expected a loss, found {ended:?}");
+    };
+    assert_eq!(text_of(&record), "one");
+    assert_eq!(database.effects().await, ["expired", "one"]);
+}
+
+#[tokio::test]
+async fn the_end_of_time_is_a_hundred_years_away() {
+    let database = Database::new().await;
+    let claim = claim("key", "{}");
+    let mut completion = result("result");
+    completion.retention = Duration::MAX;
+    completion.tombstone = Duration::MAX;
+    let transaction = database.begin(&claim).await;
+    let end = End::Commit(completion);
+    let ended = database.store.end(transaction, Some(&claim), end).await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+}
+
+/// Expiry counts from the finishing statement, not from the start of the transaction.
+#[tokio::test]
+async fn a_record_does_not_expire_by_the_time_that_its_handler_took() {
+    let database = Database::new().await;
+    let claim = claim("key", "{}");
+    let transaction = database.begin(&claim).await;
+    database
+        .until(
+            "SELECT clock_timestamp() > xact_start + interval '120 ms' FROM pg_stat_activity \
+            WHERE query LIKE '%{s}%' OR query LIKE '%_seen(%' ORDER BY xact_start LIMIT 1",
+        )
+        .await;
+    let mut completion = result("result");
+    completion.retention = Duration::from_secs(60);
+    let end = End::Commit(completion);
+    database.store.end(transaction, Some(&claim), end).await;
+    let counted: bool = sqlx::query_scalar(database.sql(
+        "SELECT expires_at - completed_at = interval '60 s' AND completed_at > created_at \
+         + interval '100 ms' FROM {s}.records",
+    ))
+    .fetch_one(&database.outside)
+    .await
+    .unwrap();
+    assert!(counted);
+}
+
+#[tokio::test]
+async fn neither_key_nor_scope_nor_arguments_are_stored() {
+    let database = Database::new().await;
+    let mut claim = claim("a-very-secret-key", r#"{"card":"4242424242424242"}"#);
+    claim.call.tool = "o'brien\\ $1 é\u{0}".into();
+    let ended = database.call(&claim, "result").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    let row: String = sqlx::query_scalar(database.sql("SELECT records::text FROM {s}.records"))
+        .fetch_one(&database.outside)
+        .await
+        .unwrap();
+    assert!(
+        row.contains("a-very-s") && row.contains("o?brien? ?1 ??"),
+        "{row}"
+    );
+    for secret in ["a-very-secret", "tests", "4242"] {
+        assert!(!row.contains(secret), "{row}");
+    }
+}
+
+#[tokio::test]
+async fn sixty_four_duplicates_hold_one_connection() {
+    let database = Database::with_pool(4).await;
+    let claim = claim("slow", "{}");
+    let running = database.begin(&claim).await;
+    let duplicates = (0..64).map(|_| {
+        let (store, claim) = (database.store.clone(), claim.clone());
+        tokio::spawn(async move { store.begin(&claim.call, Some(&claim)).await })
+    });
+    for duplicate in duplicates.collect::<Vec<_>>() {
+        let answer = duplicate.await.unwrap();
+        assert!(matches!(answer, Ok(Claimed::InProgress)), "{answer:?}");
+    }
+    let other = super::database::claim("other", "{}");
+    drop(begin(&database.store, &other).await);
+    let ended = database.commit(running, &claim, "result").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+}

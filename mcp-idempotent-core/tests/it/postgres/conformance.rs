@@ -52,7 +52,9 @@ mod looking_up_first {
 mod without_prepared_statements {
     use super::*;
 
-    store_conformance!(Database::with_store(|store| store.with_prepared_statements(false)));
+    store_conformance!(Database::with_store(
+        |store| store.with_prepared_statements(false)
+    ));
 
     mod transactions {
         use super::*;

@@ -82,7 +82,8 @@ impl Database {
         .execute(&outside)
         .await
         .unwrap();
-        let pool = pool(PgPoolOptions::new().max_connections(8)).connect_lazy_with(connect(options()));
+        let pool =
+            pool(PgPoolOptions::new().max_connections(8)).connect_lazy_with(connect(options()));
         let store = store(PostgresStore::builder(pool.clone()).with_schema(&schema))
             .build()
             .unwrap();

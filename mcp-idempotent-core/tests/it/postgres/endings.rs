@@ -1,1 +1,236 @@
-//! endings
+//! Every way in which a transaction can have ended, besides what the conformance suite covers.
+
+use std::time::Duration;
+
+use mcp_idempotent_core::{
+    RecordState, Store, TransactionStore,
+    store::{Claim, Claimed, End, Ended, StoreErrorKind, postgres::Isolation},
+};
+
+use super::database::{Database, claim, result, text_of};
+
+/// Commits a record for `claim` by a transaction that took other locks, as an attempt does whose
+/// locks were lost.
+async fn past_the_locks(database: &Database, claim: &Claim, text: &str) {
+    let elsewhere = super::database::claim("elsewhere", "{}");
+    let mut transaction = database.begin(&elsewhere).await;
+    database.write(&mut transaction, text).await;
+    let ended = database.commit(transaction, claim, text).await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+}
+
+#[tokio::test]
+async fn whoever_commits_the_record_first_decides() {
+    let large = "x".repeat(100_000);
+    for isolation in [
+        Isolation::ReadCommitted,
+        Isolation::RepeatableRead,
+        Isolation::Serializable,
+    ] {
+        let database = Database::with_store(|store| store.with_isolation(isolation)).await;
+        for (index, end) in [
+            End::Commit(result("loser")),
+            End::Commit(result(&large)),
+            End::RollBackAndRecord(result("loser")),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let claim = claim(&format!("key-{index}"), "{}");
+            let mut loser = database.begin(&claim).await;
+            database.write(&mut loser, "loser").await;
+            past_the_locks(&database, &claim, "winner").await;
+            match database.store.end(loser, Some(&claim), end).await {
+                Ended::Lost(record) => assert_eq!(text_of(&record), "winner"),
+                Ended::Aborted(error) if isolation == Isolation::Serializable => {
+                    assert_eq!(error.kind(), StoreErrorKind::Conflict);
+                }
+                other => panic!("expected a loss, found {other:?}"),
+            }
+        }
+        assert!(!database.effects().await.contains(&"loser".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_got_in_is_reported_as_what_it_is() {
+    let database = Database::new().await;
+    let (claim, decoy) = (claim("key", "{}"), claim("decoy", "{}"));
+    let transaction = database.begin(&decoy).await;
+    let Ok(Claimed::New(_lease)) = database.store.claim(&claim).await else {
+        panic!("the key is new");
+    };
+    let ended = database.commit(transaction, &claim, "loser").await;
+    assert!(
+        matches!(&ended, Ended::Lost(record) if matches!(record.state, RecordState::InProgress { .. })),
+        "{ended:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_error_is_not_recorded_over_a_call_that_took_the_key_meanwhile() {
+    let database = Database::new().await;
+    let (first, other) = (claim("key", "{}"), claim("other", "{}"));
+    let transaction = database.begin(&first).await;
+    // The key that is to be recorded is held by somebody else by now.
+    let _running = database.begin(&other).await;
+    let end = End::RollBackAndRecord(result("error"));
+    let ended = database.store.end(transaction, Some(&other), end).await;
+    assert!(matches!(ended, Ended::LostInProgress), "{ended:?}");
+    assert_eq!(database.records().await, 0);
+}
+
+#[tokio::test]
+async fn a_refusal_to_serialise_is_a_conflict_that_a_repeat_may_pass() {
+    let database =
+        Database::with_store(|store| store.with_isolation(Isolation::Serializable)).await;
+    // Write skew: each reads what the other writes.
+    let claims = [claim("one", "{}"), claim("two", "{}")];
+    let mut open = Vec::new();
+    for claim in &claims {
+        let mut transaction = database.begin(claim).await;
+        sqlx::query(database.sql("SELECT count(*) FROM {s}.effects"))
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        database.write(&mut transaction, "effect").await;
+        open.push(transaction);
+    }
+    let mut aborted = Vec::new();
+    for (transaction, claim) in open.into_iter().zip(&claims) {
+        match database.commit(transaction, claim, "result").await {
+            Ended::AsAsked(_) => {}
+            Ended::Aborted(error) => aborted.push((error, claim)),
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+    let [(error, claim)] = aborted.as_slice() else {
+        panic!("exactly one is refused");
+    };
+    assert_eq!(error.kind(), StoreErrorKind::Conflict);
+    let ended = database.call(claim, "effect").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    assert_eq!(database.effects().await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_session_that_sat_idle_too_long_has_committed_nothing() {
+    let idle = Duration::from_millis(500);
+    let database = Database::with_store(|store| store.with_idle_timeout(idle)).await;
+    for (index, end) in [
+        End::Commit(result("result")),
+        End::CommitUnrecorded,
+        End::RollBack,
+        End::RollBackAndRecord(result("error")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let claim = claim(&format!("key-{index}"), "{}");
+        let mut transaction = database.begin(&claim).await;
+        let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+            .fetch_one(&mut *transaction)
+            .await
+            .unwrap();
+        database.write(&mut transaction, "undone").await;
+        let gone = format!("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {pid})");
+        database.until(&gone).await;
+        let commits_unrecorded = matches!(end, End::CommitUnrecorded);
+        match database.store.end(transaction, Some(&claim), end).await {
+            Ended::Aborted(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable),
+            // Where the server's last words were not heard, there is no record to look for.
+            Ended::Unknown(_) if commits_unrecorded => {}
+            other => panic!("expected an abort, found {other:?}"),
+        }
+        assert!(database.store.look_up(&claim).await.unwrap().is_none());
+    }
+    assert!(database.effects().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_session_that_was_terminated_has_committed_nothing() {
+    let database = Database::new().await;
+    let claim = claim("key", "{}");
+    let mut transaction = database.begin(&claim).await;
+    database.write(&mut transaction, "undone").await;
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+        .fetch_one(&mut *transaction)
+        .await
+        .unwrap();
+    database
+        .until(&format!("SELECT pg_terminate_backend({pid})"))
+        .await;
+    let gone = format!("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {pid})");
+    database.until(&gone).await;
+    let ended = database.commit(transaction, &claim, "result").await;
+    assert!(
+        matches!(&ended, Ended::Aborted(error) if error.is_transient()),
+        "{ended:?}"
+    );
+    let ended = database.call(&claim, "done").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    assert_eq!(database.effects().await, ["done"]);
+}
+
+#[tokio::test]
+async fn dead_idle_connections_do_not_fail_a_claim() {
+    let database = Database::with(
+        |options| options.application_name("doomed"),
+        |pool| pool.max_connections(1).test_before_acquire(false),
+        |store| store,
+    )
+    .await;
+    database.call(&claim("first", "{}"), "first").await;
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+        .fetch_one(&database.pool)
+        .await
+        .unwrap();
+    database
+        .until(&format!("SELECT pg_terminate_backend({pid})"))
+        .await;
+    let gone = format!("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {pid})");
+    database.until(&gone).await;
+    let ended = database.call(&claim("second", "{}"), "second").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+}
+
+#[tokio::test]
+async fn results_around_the_inline_limit_come_back_byte_for_byte() {
+    use mcp_idempotent_core::{
+        Bytes,
+        store::{Completion, postgres::PostgresStore},
+    };
+    let database = Database::with_pool(1).await;
+    let limit = PostgresStore::INLINE_RESULT_BYTES;
+    for size in [0, 1, limit - 1, limit, limit + 1, 1 << 20] {
+        let claim = claim(&format!("key-{size}"), "{}");
+        let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(size).collect();
+        let bytes = Bytes::from(bytes);
+        let transaction = database.begin(&claim).await;
+        let completion = Completion::new(Some(bytes.clone()), Duration::from_secs(60));
+        let end = End::Commit(completion);
+        let ended = database.store.end(transaction, Some(&claim), end).await;
+        assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+        let record = database.store.look_up(&claim).await.unwrap().unwrap();
+        let RecordState::Completed { response, .. } = record.state else {
+            panic!("expected a completed record");
+        };
+        assert!(response == Some(bytes), "the bytes of {size} differ");
+    }
+}
+
+#[tokio::test]
+async fn a_large_result_replaces_an_expired_record_as_a_small_one_does() {
+    let database = Database::with_pool(1).await;
+    let claim = claim("key", "{}");
+    for _ in 0..3 {
+        let mut transaction = database.begin(&claim).await;
+        database.write(&mut transaction, "effect").await;
+        let ended = database
+            .commit(transaction, &claim, &"x".repeat(100_000))
+            .await;
+        assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+        database.age(claim.id, Duration::from_secs(120)).await;
+    }
+    assert_eq!(database.records().await, 1);
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mcp_idempotent_core::{
     CommitOutcome, RecordState, Store, TransactionStore,
-    store::{Claimed, End, Ended},
+    store::{Claimed, End, Ended, LeaseEnd},
 };
 
 use super::{
@@ -147,4 +147,37 @@ async fn without_a_record_a_lost_answer_to_a_commit_stays_unknown() {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_a_completion_is_asked_for_again() {
+    for cut in [Cut::AfterTheServer, Cut::BeforeTheServer] {
+        let (proxy, database) = through_a_proxy(LONG).await;
+        let Ok(Claimed::New(lease)) = database.store.claim(&claim("key", "{}")).await else {
+            panic!("the key is new");
+        };
+        proxy.cut_next_commit(cut);
+        let end = database.store.complete(&lease, result("done")).await;
+        assert!(proxy.has_cut());
+        assert!(matches!(end, Ok(LeaseEnd::Done(_))), "{cut:?}: {end:?}");
+        let again = database.store.complete(&lease, result("again")).await;
+        assert!(matches!(again, Ok(LeaseEnd::Fenced)), "{again:?}");
+        let record = database.store.look_up(&claim("key", "{}")).await.unwrap();
+        assert_eq!(text_of(&record.unwrap()), "done");
+    }
+}
+
+/// Nobody can say whether the lost claim was made, so nobody runs under it.
+#[tokio::test]
+async fn a_lost_answer_to_a_claim_never_gives_the_right_to_run_twice() {
+    for (cut, claimed) in [(Cut::AfterTheServer, true), (Cut::BeforeTheServer, false)] {
+        let (proxy, database) = through_a_proxy(LONG).await;
+        database.store.claim(&claim("warm", "{}")).await.unwrap();
+        proxy.cut_next_commit(cut);
+        let answer = database.store.claim(&claim("key", "{}")).await.unwrap();
+        assert!(proxy.has_cut());
+        assert_eq!(matches!(answer, Claimed::New(_)), !claimed, "{answer:?}");
+        let again = database.store.claim(&claim("key", "{}")).await;
+        assert!(matches!(again, Ok(Claimed::Found(_))), "{again:?}");
+    }
 }

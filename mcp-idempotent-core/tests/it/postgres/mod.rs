@@ -5,6 +5,7 @@ mod claims;
 mod conformance;
 mod database;
 mod endings;
+mod faults;
 mod interference;
 mod leases;
 mod lost_commit;

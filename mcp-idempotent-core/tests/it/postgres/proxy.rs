@@ -103,17 +103,14 @@ async fn relay(client: TcpStream, server: TcpStream, state: Arc<State>) {
     let mut pending = Vec::new();
     let mut started = false;
     let mut chunk = vec![0; 64 * 1024];
-    loop {
-        let Ok(size @ 1..) = from_client.read(&mut chunk).await else {
-            break;
-        };
+    while let Ok(size @ 1..) = from_client.read(&mut chunk).await {
         if state.server_spoke.swap(false, Ordering::SeqCst) {
             state.turns.fetch_add(1, Ordering::SeqCst);
         }
         pending.extend_from_slice(&chunk[..size]);
         while let Some(message) = next_message(&mut pending, &mut started) {
             let query = message.strip_prefix(b"Q").unwrap_or_default();
-            let commits = has(query, b"COMMIT AND CHAIN");
+            let commits = has(query, b"COMMIT");
             let cut = commits.then(|| state.cut.lock().unwrap().take()).flatten();
             match cut {
                 Some(Cut::BeforeTheServer) => {

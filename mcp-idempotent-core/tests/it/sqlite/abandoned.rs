@@ -46,26 +46,32 @@ async fn begin_dropped_at_any_point_leaves_nothing_open() {
 async fn end_dropped_at_any_point_leaves_both_or_neither() {
     let database = Database::new().await;
     let store = SqliteStore::new(database.pool(1));
-    let (mut finished, mut kept, mut lost) = (false, 0, 0);
-    for pending in 0..20 {
-        let claim = claim(pending);
+    let (mut kept, mut lost, mut finished) = (0, 0, 0);
+    // At which pending poll the commit is sent depends on how fast the driver's thread is.
+    for round in 0..250 {
+        let claim = claim(round);
         let mut transaction = begin(&store, &claim).await;
-        let note = format!("paid {pending}");
+        let note = format!("paid {round}");
         pay(&mut transaction, &note).await;
         let end = End::Commit(completion(b"paid"));
-        let ended = drop_at(pending.into(), store.end(transaction, Some(&claim), end)).await;
-        finished = ended.is_some();
-        next_user_is_served(&database, &store, &format!("next {pending}")).await;
+        let ended = drop_at(
+            usize::from(round) % 4,
+            store.end(transaction, Some(&claim), end),
+        )
+        .await;
+        next_user_is_served(&database, &store, &format!("next {round}")).await;
         let recorded = !is_free(&store, &claim).await;
         let effect = database.payments().await.contains(&note);
-        assert_eq!(recorded, effect, "dropped at {pending}");
-        assert!(!finished || recorded);
-        kept += usize::from(recorded && !finished);
+        assert_eq!(recorded, effect, "round {round}");
+        assert!(recorded || ended.is_none());
+        finished += usize::from(ended.is_some());
+        kept += usize::from(recorded && ended.is_none());
         lost += usize::from(!recorded);
+        if kept > 0 && lost > 0 && finished > 0 {
+            return;
+        }
     }
-    assert!(finished);
-    assert!(lost > 0, "no drop came before the commit");
-    assert!(kept > 0, "no drop came after the commit");
+    panic!("dropped before the commit {lost}, after it {kept}, not dropped {finished}");
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! `SqliteStore`, each test on a file of its own.
 
 mod abandoned;
+#[cfg(feature = "testing")]
+mod conformance;
 mod ending;
 mod lease;
 mod retention;

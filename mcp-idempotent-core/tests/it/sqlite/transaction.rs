@@ -189,7 +189,7 @@ async fn set_up_hook_sees_the_call_and_its_writes_belong_to_the_handler() {
     let database = Database::new().await;
     let store = database
         .builder()
-        .on_begin(|connection, call| {
+        .with_on_begin(|connection, call| {
             Box::pin(async move {
                 let note = format!("{} for {}", call.tool, call.scope.as_str());
                 sqlx::query("INSERT INTO payment (note) VALUES (?1)")
@@ -223,7 +223,7 @@ async fn failing_set_up_hook_ends_the_call_before_the_handler() {
     let database = Database::new().await;
     let store = database
         .builder()
-        .on_begin(|connection, _| {
+        .with_on_begin(|connection, _| {
             Box::pin(async move {
                 sqlx::query("INSERT INTO payment (note) VALUES ('half')")
                     .execute(&mut *connection)

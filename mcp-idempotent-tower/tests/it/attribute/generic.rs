@@ -1,9 +1,21 @@
 //! Servers that are generic over their store, in both modes.
 
-use mcp_idempotent_tower::{Idempotency, MemoryStore, Store, TransactionStore, idempotent};
-use rmcp::{Json, handler::server::wrapper::Parameters, tool, tool_router};
+use std::marker::PhantomData;
 
-#[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
+use mcp_idempotent_tower::{
+    Idempotency, MemoryStore, Store, TransactionStore, idempotent, store::sqlite::SqliteStore,
+};
+use rmcp::{
+    Json, ServerHandler, handler::server::wrapper::Parameters, tool, tool_handler, tool_router,
+};
+use schemars::JsonSchema;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::client::{call, connect, params};
+
+#[derive(Debug, serde::Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 struct Charge {
     amount: i64,
 }
@@ -44,13 +56,52 @@ impl<S: Store> Ledger<S> {
     }
 }
 
+/// Generic over what it takes and gives.
+struct Keeper<T> {
+    idempotency: Idempotency<MemoryStore>,
+    kept: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Keeper<T> {
+    fn clone(&self) -> Self {
+        Self {
+            idempotency: self.idempotency.clone(),
+            kept: PhantomData,
+        }
+    }
+}
+
+#[tool_router]
+impl<T> Keeper<T>
+where
+    T: DeserializeOwned + Serialize + JsonSchema + Send + 'static,
+{
+    #[idempotent(on_error = in_doubt, key_argument = "key")]
+    #[tool]
+    async fn keep(&self, Parameters(kept): Parameters<T>) -> Json<T> {
+        Json(kept)
+    }
+}
+
+#[tool_handler]
+impl ServerHandler for Keeper<Charge> {}
+
 #[test]
 fn a_generic_server_has_tools_of_both_modes() {
-    // Compiled for every store with transactions; those call it with a database at hand.
-    fn _routers<S: TransactionStore>() -> usize {
-        (Ledger::<S>::transactions() + Ledger::<S>::leases())
-            .list_all()
-            .len()
-    }
     assert_eq!(Ledger::<MemoryStore>::leases().list_all().len(), 1);
+    let both = Ledger::<SqliteStore>::leases() + Ledger::<SqliteStore>::transactions();
+    assert_eq!(both.list_all().len(), 2);
+}
+
+#[tokio::test]
+async fn a_server_may_be_generic_over_what_a_tool_takes() {
+    let client = connect(Keeper::<Charge> {
+        idempotency: Idempotency::new("keeper", MemoryStore::new()),
+        kept: PhantomData,
+    })
+    .await;
+    let arguments = json!({ "amount": 7, "key": "k" });
+    let answer = call(&client, params("keep", arguments, Value::Null)).await;
+    let expected = json!({ "amount": 7 });
+    assert_eq!(answer["result"]["structuredContent"], expected, "{answer}");
 }

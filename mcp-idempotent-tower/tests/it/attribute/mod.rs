@@ -1,4 +1,14 @@
-//! `#[idempotent]`, through a real rmcp client and server.
+//! `#[idempotent]`, through real clients and servers.
 
+mod beside;
+mod definition;
+mod extractors;
+mod fidelity;
 mod generic;
 mod keys;
+mod outcomes;
+mod refusals;
+mod returns;
+mod rounds;
+mod transaction;
+mod ui;

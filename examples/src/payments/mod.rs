@@ -1,0 +1,64 @@
+//! A server that charges cards. `charge_card` runs once per idempotency key;
+//! `charge_card_unprotected` does the same work as servers do without protection.
+//!
+//! Three small servers with the same tools: [`sqlite`] and [`postgres`] commit the charge and its
+//! record in one transaction; [`memory`] has no transactions.
+
+pub mod answers;
+pub mod charge;
+pub mod ledger;
+pub mod memory;
+pub mod options;
+pub mod postgres;
+pub mod serve;
+pub mod sqlite;
+
+use self::options::{Options, Store};
+use crate::command_line::{Stop, log_to_stderr};
+
+/// What `--help` prints.
+pub const USAGE: &str = "\
+An MCP server that charges cards, each of them once.
+
+Usage: cargo run --example payments -- [OPTIONS]
+
+Options:
+  --store sqlite://FILE   keep charges and idempotency records in this file
+                          [default: sqlite://payments.db]
+  --store postgres://URL  keep them in this database
+  --store memory          keep them in memory, without transactions
+  --schema NAME           Postgres: the schema for the tables, made if absent [default: payments]
+  --http ADDRESS:PORT     serve Streamable HTTP on this loopback address instead of stdio;
+                          port 0 takes a free one, which is printed
+  --ledger FILE           append a line for each execution of a charge, outside any transaction
+  --hold-ms N             hold each charge for N ms after its write, where the call says no hold_ms
+  --answer-delay-ms N     hold each answer back for N ms after the work is committed
+  -h, --help              print this
+
+The log goes to standard error; RUST_LOG says how much of it [default: warn].
+";
+
+/// Serves until the client leaves, or until Ctrl-C.
+///
+/// # Errors
+///
+/// The arguments make no sense, or the server cannot start.
+pub async fn main(arguments: lexopt::Parser) -> Result<(), Stop> {
+    let options = Options::parse(arguments)?;
+    log_to_stderr("warn");
+    match &options.store {
+        Store::Sqlite(file) => {
+            let server = sqlite::Payments::open(file, options.ledger()?).await?;
+            serve::serve(server, &options).await?;
+        }
+        Store::Postgres(url) => {
+            let server = postgres::Payments::open(url, &options.schema, options.ledger()?).await?;
+            serve::serve(server, &options).await?;
+        }
+        Store::Memory => {
+            let server = memory::Payments::new(options.ledger()?)?;
+            serve::serve(server, &options).await?;
+        }
+    }
+    Ok(())
+}

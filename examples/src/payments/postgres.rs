@@ -1,0 +1,152 @@
+//! Payments on Postgres.
+
+use anyhow::Context as _;
+use mcp_idempotent_tower::{Idempotency, idempotent, store::postgres::PostgresStore};
+use rmcp::{ErrorData, Json, handler::server::wrapper::Parameters, tool, tool_router};
+use sqlx::{
+    AssertSqlSafe, Connection as _, PgConnection, PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+
+use super::{
+    charge::{self, Charge, Listing, Receipt, Receipts, failed, whose_key},
+    ledger::Ledger,
+};
+
+/// The server.
+#[derive(Debug, Clone)]
+pub struct Payments {
+    idempotency: Idempotency<PostgresStore>,
+    pool: PgPool,
+    ledger: Ledger,
+}
+
+impl Payments {
+    /// Connects, and makes the schema and the tables where they are not there.
+    ///
+    /// # Errors
+    ///
+    /// The database cannot be reached, or does not let us make tables.
+    pub async fn open(url: &str, schema: &str, ledger: Ledger) -> anyhow::Result<Self> {
+        let pool = connect(url, schema).await?;
+        make_table(&pool, schema)
+            .await
+            .context("cannot make the table of charges")?;
+        let store = PostgresStore::builder(pool.clone())
+            .with_schema(schema)
+            .build()?;
+        store
+            .migrate()
+            .await
+            .context("cannot make the table of idempotency records")?;
+        Ok(Self {
+            idempotency: Idempotency::builder("payments", store)
+                .scope_from(whose_key)
+                // Hosts do not show `_meta` to the model.
+                .announce_replays(true)
+                .build()?,
+            pool,
+            ledger,
+        })
+    }
+}
+
+/// Connects, with the tables of `schema` in sight.
+///
+/// # Errors
+///
+/// The URL is not one, or the database cannot be reached.
+pub async fn connect(url: &str, schema: &str) -> anyhow::Result<PgPool> {
+    let options: PgConnectOptions = url.parse().context("the Postgres URL is wrong")?;
+    let place = format!("{}:{}", options.get_host(), options.get_port());
+    let options = options.options([("search_path", schema)]);
+    // A pool tries until it runs out of time; one try says at once what is wrong.
+    PgConnection::connect_with(&options)
+        .await
+        .with_context(|| format!("cannot connect to Postgres at {place}"))?
+        .close()
+        .await?;
+    Ok(PgPoolOptions::new()
+        .max_connections(8)
+        .connect_lazy_with(options))
+}
+
+async fn make_table(pool: &PgPool, schema: &str) -> Result<(), sqlx::Error> {
+    let mut tx = pool.begin().await?;
+    // IF NOT EXISTS is no protection against several servers that start at once.
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtext('mcp-idempotent example payments'))")
+        .execute(&mut *tx)
+        .await?;
+    // The name was checked to be a plain one.
+    sqlx::query(AssertSqlSafe(format!(
+        "CREATE SCHEMA IF NOT EXISTS {schema}"
+    )))
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query(
+        "CREATE TABLE IF NOT EXISTS charges (
+            charge_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            customer text NOT NULL,
+            amount_cents bigint NOT NULL
+        )",
+    )
+    .execute(&mut *tx)
+    .await?;
+    tx.commit().await
+}
+
+#[tool_router(server_handler)]
+impl Payments {
+    /// Charge a card, once per idempotency key.
+    #[idempotent]
+    #[tool]
+    async fn charge_card(
+        &self,
+        tx: &mut PgConnection,
+        Parameters(charge): Parameters<Charge>,
+    ) -> Result<Json<Receipt>, ErrorData> {
+        charge.check()?;
+        let charge_id = insert(tx, &charge).await?;
+        self.ledger.executed("charge_card", &charge).await?;
+        Ok(Json(Receipt::new(charge_id, &charge)))
+    }
+
+    /// Charge a card, as servers do without protection: each call is a charge.
+    #[tool(name = "charge_card_unprotected")]
+    async fn charge_without_protection(
+        &self,
+        Parameters(charge): Parameters<Charge>,
+    ) -> Result<Json<Receipt>, ErrorData> {
+        charge.check()?;
+        let mut tx = self.pool.begin().await.map_err(failed)?;
+        let charge_id = insert(&mut tx, &charge).await?;
+        tx.commit().await.map_err(failed)?;
+        self.ledger
+            .executed("charge_card_unprotected", &charge)
+            .await?;
+        Ok(Json(Receipt::new(charge_id, &charge)))
+    }
+
+    /// List charges.
+    #[tool(annotations(read_only_hint = true))]
+    async fn list_charges(
+        &self,
+        Parameters(listing): Parameters<Listing>,
+    ) -> Result<Json<Receipts>, ErrorData> {
+        let rows: Vec<charge::Row> = sqlx::query_as(charge::SELECT)
+            .bind(listing.customer)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed)?;
+        Ok(Json(rows.into_iter().map(Receipt::from).collect()))
+    }
+}
+
+async fn insert(tx: &mut PgConnection, charge: &Charge) -> Result<i64, ErrorData> {
+    sqlx::query_scalar(charge::INSERT)
+        .bind(&charge.customer)
+        .bind(charge.amount_cents)
+        .fetch_one(tx)
+        .await
+        .map_err(failed)
+}

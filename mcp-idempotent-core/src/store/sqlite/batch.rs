@@ -1,0 +1,52 @@
+//! Statements that have to be seen to their end.
+//!
+//! Two habits of the driver matter for a commit. A query that is left after its first row is
+//! reset by the driver, and an error of that moment is dropped. And where the driver's thread
+//! dies, the stream of results just ends. So a commit counts only when each statement has said
+//! that it is done.
+
+use futures_util::TryStreamExt as _;
+use sqlx::{
+    Either, Executor as _, Row as _, SqlStr, SqliteConnection, error::BoxDynError,
+    sqlite::SqliteArguments,
+};
+
+/// Arguments, if they could be encoded.
+pub(super) type Encoded = Result<SqliteArguments, BoxDynError>;
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Batch {
+    /// The first column of every row that came, also before an error.
+    pub(super) rows: Vec<i64>,
+    /// Whether all statements are done.
+    pub(super) done: Result<(), sqlx::Error>,
+}
+
+/// Runs this many statements.
+pub(super) async fn run(
+    connection: &mut SqliteConnection,
+    text: &SqlStr,
+    arguments: Encoded,
+    statements: usize,
+) -> Batch {
+    let mut rows = Vec::new();
+    let done = async {
+        let arguments = arguments.map_err(sqlx::Error::Encode)?;
+        let mut results = connection.fetch_many(sqlx::query_with(text.clone(), arguments));
+        let mut done = 0;
+        while let Some(result) = results.try_next().await? {
+            match result {
+                Either::Left(_) => done += 1,
+                Either::Right(row) => rows.push(row.try_get(0)?),
+            }
+        }
+        if done == statements {
+            Ok(())
+        } else {
+            Err(sqlx::Error::WorkerCrashed)
+        }
+    }
+    .await;
+    Batch { rows, done }
+}

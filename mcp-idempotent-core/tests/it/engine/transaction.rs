@@ -1,0 +1,156 @@
+//! Transaction mode through the engine, on a SQLite file.
+
+use std::{sync::Arc, time::Duration};
+
+use mcp_idempotent_core::{
+    Begun, CallInfo, CanonicalArguments, Engine, IdempotencyKey, OnError, Policy, Request,
+    ResultKind, Scope, TransactionAttempt, engine::Interrupted, store::sqlite::SqliteStore,
+};
+use tempfile::TempDir;
+
+use super::{Outcome, Reply, own, replayed};
+
+struct Server {
+    engine: Engine<SqliteStore>,
+    policy: Arc<Policy>,
+    _directory: TempDir,
+}
+
+impl Server {
+    async fn new(limit: Duration, change: impl FnOnce(&mut Policy)) -> Self {
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("data.db");
+        let opened = SqliteStore::open(&path).await.unwrap();
+        sqlx::query("CREATE TABLE effects (what TEXT)")
+            .execute(opened.pool())
+            .await
+            .unwrap();
+        let store = SqliteStore::builder(opened.pool().clone())
+            .with_transaction_limit(limit)
+            .build()
+            .unwrap();
+        let mut policy = Policy::default();
+        change(&mut policy);
+        Self {
+            engine: Engine::new("tests", store),
+            policy: Arc::new(policy),
+            _directory: directory,
+        }
+    }
+
+    fn request(&self) -> Request<'_> {
+        let scope = Scope::new("alice");
+        let key = IdempotencyKey::new("k").unwrap();
+        let arguments = CanonicalArguments::new(None, &[]);
+        let identity = self.engine.identify(&scope, Some(&key), "tool", &arguments);
+        Request::new(CallInfo::new("tool", scope), identity, &self.policy)
+    }
+
+    async fn begin(&self) -> Result<TransactionAttempt<SqliteStore>, Outcome> {
+        match self.engine.begin_transaction(self.request()).await {
+            Begun::Attempt(attempt) => Ok(attempt),
+            Begun::Answer(answer) => Err(Outcome::from(answer, None)),
+            Begun::Unprotected => panic!("a transaction is never unprotected here"),
+        }
+    }
+
+    /// One call whose handler writes a row and returns `reply`.
+    async fn call(&self, reply: Reply) -> Outcome {
+        let mut attempt = match self.begin().await {
+            Ok(attempt) => attempt,
+            Err(answer) => return answer,
+        };
+        let reply = attempt
+            .run(|connection| {
+                Box::pin(async move {
+                    sqlx::query("INSERT INTO effects VALUES ('effect')")
+                        .execute(connection)
+                        .await
+                        .unwrap();
+                    reply
+                })
+            })
+            .await
+            .unwrap();
+        Outcome::from(attempt.finish(&reply).await, Some(reply))
+    }
+
+    async fn effects(&self) -> i64 {
+        sqlx::query_scalar("SELECT count(*) FROM effects")
+            .fetch_one(self.engine.store().pool())
+            .await
+            .unwrap()
+    }
+}
+
+const LONG: Duration = Duration::from_secs(30);
+
+fn reply(kind: ResultKind, text: &str) -> Reply {
+    Reply::new(kind, text)
+}
+
+#[tokio::test]
+async fn effect_and_record_commit_together_and_a_retry_is_answered() {
+    let server = Server::new(LONG, |_| {}).await;
+    let success = || reply(ResultKind::Success, "one");
+    assert_eq!(server.call(success()).await, own("one"));
+    assert_eq!(server.call(success()).await, replayed("one"));
+    assert_eq!(server.effects().await, 1);
+}
+
+#[tokio::test]
+async fn an_error_is_recorded_or_not_as_the_policy_says_and_its_effect_only_where_asked_for() {
+    for (on_error, second, effects) in [
+        (OnError::Default, replayed("failed"), 0),
+        (OnError::Record, replayed("failed"), 0),
+        (OnError::Release, own("two"), 1),
+        (OnError::Commit, replayed("failed"), 1),
+    ] {
+        let server = Server::new(LONG, |policy| policy.on_error = on_error).await;
+        let failed = reply(ResultKind::ErrorResult, "failed");
+        assert_eq!(server.call(failed).await, own("failed"), "{on_error:?}");
+        let again = reply(ResultKind::Success, "two");
+        assert_eq!(server.call(again).await, second, "{on_error:?}");
+        assert_eq!(server.effects().await, effects, "{on_error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_holds_its_transaction_for_too_long_is_stopped_and_rolled_back() {
+    let server = Server::new(Duration::from_millis(50), |_| {}).await;
+    let mut attempt = server.begin().await.unwrap();
+    let ended = attempt
+        .run(|connection| {
+            Box::pin(async move {
+                sqlx::query("INSERT INTO effects VALUES ('effect')")
+                    .execute(connection)
+                    .await
+                    .unwrap();
+                std::future::pending::<()>().await;
+            })
+        })
+        .await;
+    assert_eq!(ended, Err(Interrupted::OverTime));
+    let stopped = reply(ResultKind::Interrupted, "stopped");
+    assert_eq!(
+        Outcome::from(attempt.finish(&stopped).await, Some(stopped)),
+        own("stopped")
+    );
+    assert_eq!(server.effects().await, 0);
+    assert_eq!(
+        server.call(reply(ResultKind::Success, "two")).await,
+        own("two")
+    );
+}
+
+#[tokio::test]
+async fn a_lease_that_a_transaction_could_outlive_is_refused() {
+    let server = Server::new(LONG, |policy| policy.lease = LONG * 3).await;
+    let Begun::Answer(answer) = server.engine.begin(server.request()).await else {
+        panic!("the lease is too short");
+    };
+    assert_eq!(
+        Outcome::from(answer, None),
+        Outcome::Refused("idempotency_misconfigured", "not_committed", "ask_operator")
+    );
+}

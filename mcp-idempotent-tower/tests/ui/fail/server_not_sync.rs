@@ -1,0 +1,21 @@
+use std::cell::Cell;
+
+use mcp_idempotent_tower::{Idempotency, MemoryStore, idempotent};
+use rmcp::{tool, tool_router};
+
+#[derive(Clone)]
+pub struct Server {
+    pub idempotency: Idempotency<MemoryStore>,
+    pub count: Cell<u32>,
+}
+
+#[tool_router]
+impl Server {
+    #[idempotent(on_error = release)]
+    #[tool]
+    pub async fn greet(&self) -> String {
+        String::new()
+    }
+}
+
+fn main() {}

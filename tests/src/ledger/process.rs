@@ -1,0 +1,79 @@
+use std::{process::Stdio, sync::Arc, time::Duration};
+
+use serde_json::json;
+use tokio::process::{Child, Command};
+
+use super::{Ledger, Pause};
+use crate::{
+    client::{CallExt as _, Client, call},
+    database::Database,
+};
+
+/// How a server is started.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Settings {
+    pub connections: u32,
+    /// How long a call waits for its turn.
+    pub bound: Duration,
+    pub pause: Option<Pause>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            connections: 4,
+            bound: Duration::from_secs(10),
+            pause: None,
+        }
+    }
+}
+
+/// A running server and its client. It is killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    pub client: Arc<Client>,
+}
+
+impl Process {
+    /// Starts `program`. To Postgres it is known as `name`.
+    pub async fn start<D: Database>(
+        program: &str,
+        name: &str,
+        database: &D,
+        ledger: &Ledger,
+        settings: Settings,
+    ) -> Self {
+        let mut child = Command::new(program)
+            .arg(D::NAME)
+            .arg(database.address())
+            .arg(ledger.path())
+            .arg(settings.connections.to_string())
+            .arg(settings.bound.as_millis().to_string())
+            .arg(settings.pause.map_or("nowhere", Pause::as_str))
+            .env("PGAPPNAME", name)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let client = Client::connect(stdout, stdin).await.unwrap();
+        Self {
+            child,
+            client: Arc::new(client),
+        }
+    }
+
+    /// SIGKILL: the process has no chance to clean up.
+    pub async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+}
+
+/// A charge under its own name as the key.
+pub fn charge(name: &str, hold: bool) -> rmcp::model::CallToolRequestParams {
+    call("charge", json!({ "name": name, "hold": hold })).with_key(name)
+}
