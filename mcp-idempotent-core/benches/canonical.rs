@@ -2,7 +2,8 @@
 
 mod call;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use call::steady;
+use criterion::{BenchmarkId, Criterion, Throughput};
 use mcp_idempotent_core::{Application, CanonicalArguments, IdempotencyKey, Identity, Scope};
 use serde_json::{Map, Value, json};
 
@@ -29,7 +30,9 @@ fn canonicalisation(criterion: &mut Criterion) {
         let bytes = serde_json::to_string(&arguments).map_or(0, |text| text.len());
         group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_with_input(BenchmarkId::from_parameter(name), &arguments, |b, input| {
-            b.iter(|| CanonicalArguments::new(Some(input), &[]));
+            b.iter_custom(|iterations| {
+                steady(iterations, || CanonicalArguments::new(Some(input), &[]))
+            });
         });
     }
     group.finish();
@@ -43,11 +46,19 @@ fn identity(criterion: &mut Criterion) {
     for (name, key) in [("explicit key", Some(&key)), ("derived key", None)] {
         let arguments = CanonicalArguments::new(Some(&call::ARGUMENTS), &[]);
         group.bench_function(name, |b| {
-            b.iter(|| Identity::new(&application, &scope, key, "transfer", &arguments, None));
+            b.iter_custom(|iterations| {
+                steady(iterations, || {
+                    Identity::new(&application, &scope, key, "transfer", &arguments, None)
+                })
+            });
         });
     }
     group.finish();
 }
 
-criterion_group!(benches, canonicalisation, identity);
-criterion_main!(benches);
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    canonicalisation(&mut criterion);
+    identity(&mut criterion);
+    criterion.final_summary();
+}

@@ -4,13 +4,13 @@ mod call;
 
 use std::time::Duration;
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::Criterion;
 use mcp_idempotent_core::{Engine, MemoryStore};
 use tokio::runtime::{Builder, Runtime};
 
 use call::{
     ARGUMENTS, conflicting_request, expect_executed, expect_refused, expect_replayed, fresh_key,
-    request, under_lease,
+    joining, request, steady, under_lease,
 };
 
 fn runtime() -> Runtime {
@@ -29,40 +29,40 @@ fn engine(criterion: &mut Criterion) {
     let engine = Engine::new("benchmarks", MemoryStore::new());
     let (runtime, engine) = (&runtime(), &engine);
 
-    group.bench_function("first call", |b| {
-        b.to_async(runtime).iter(|| async {
-            let request = request(engine, &fresh_key(), &ARGUMENTS);
-            expect_executed(under_lease(engine, request).await);
+    let mut bench = |name: &str, call: &dyn Fn()| {
+        group.bench_function(name, |b| {
+            b.iter_custom(|iterations| steady(iterations, call));
         });
-    });
-
+    };
     let key = fresh_key();
     runtime.block_on(under_lease(engine, request(engine, &key, &ARGUMENTS)));
-    group.bench_function("replay", |b| {
-        b.to_async(runtime).iter(|| async {
-            let request = request(engine, &key, &ARGUMENTS);
-            expect_replayed(under_lease(engine, request).await);
-        });
+    bench("first call", &|| {
+        let request = request(engine, &fresh_key(), &ARGUMENTS);
+        expect_executed(runtime.block_on(under_lease(engine, request)));
     });
-    group.bench_function("conflict", |b| {
-        b.to_async(runtime).iter(|| async {
-            expect_refused(under_lease(engine, conflicting_request(engine, &key)).await);
-        });
+    bench("replay", &|| {
+        let request = request(engine, &key, &ARGUMENTS);
+        expect_replayed(runtime.block_on(under_lease(engine, request)));
     });
-
+    bench("conflict", &|| {
+        let request = conflicting_request(engine, &key);
+        expect_refused(runtime.block_on(under_lease(engine, request)));
+    });
     group.bench_function("join", |b| {
-        b.to_async(runtime).iter_custom(|iterations| async move {
-            let mut spent = Duration::ZERO;
-            // Below the number of polls after which the runtime wants its turn.
-            let at_once = 64;
-            for _ in 0..iterations {
-                spent += call::joining(engine, at_once).await;
-            }
-            spent
+        b.iter_custom(|iterations| {
+            // As many at once as are polled before the runtime wants its turn.
+            let mut times: Vec<_> = (0..iterations.div_ceil(64))
+                .map(|_| runtime.block_on(joining(engine, 64)))
+                .collect();
+            times.sort_unstable();
+            times[times.len() / 2] * u32::try_from(iterations).expect("few iterations")
         });
     });
     group.finish();
 }
 
-criterion_group!(benches, engine);
-criterion_main!(benches);
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    engine(&mut criterion);
+    criterion.final_summary();
+}

@@ -5,7 +5,10 @@ mod paired;
 
 use std::{
     cell::RefCell,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -45,7 +48,11 @@ impl Transfer {
         drop((self.currency, self.text));
         Receipt {
             account: self.account,
-            amount: if self.urgent { self.amount + 1 } else { self.amount },
+            amount: if self.urgent {
+                self.amount + 1
+            } else {
+                self.amount
+            },
         }
     }
 }
@@ -53,7 +60,8 @@ impl Transfer {
 #[derive(Clone)]
 struct Bank {
     idempotency: Idempotency<MemoryStore>,
-    tool_router: ToolRouter<Self>,
+    /// Behind an `Arc`, because an execution takes a clone of the server along.
+    tool_router: Arc<ToolRouter<Self>>,
 }
 
 #[tool_router]
@@ -61,7 +69,7 @@ impl Bank {
     fn new() -> Self {
         Self {
             idempotency: Idempotency::new("benchmarks", MemoryStore::new()),
-            tool_router: Self::tool_router(),
+            tool_router: Arc::new(Self::tool_router()),
         }
     }
 
@@ -135,7 +143,12 @@ fn main() {
             Target::Adds(Duration::from_micros(2)),
             32,
             async |calls| each(calls, async || call(&client, params("bare", key)).await).await,
-            async |calls| each(calls, async || call(&client, params("annotated", key)).await).await,
+            async |calls| {
+                each(calls, async || {
+                    call(&client, params("annotated", key)).await
+                })
+                .await
+            },
         );
         paired.row(
             &format!("{name}, through ToolRouter::call / a bare tool"),
@@ -150,7 +163,10 @@ fn main() {
 
 async fn connect(
     bank: Bank,
-) -> (RunningService<RoleClient, ()>, RunningService<RoleServer, Bank>) {
+) -> (
+    RunningService<RoleClient, ()>,
+    RunningService<RoleServer, Bank>,
+) {
     let (here, there) = tokio::io::duplex(1 << 16);
     let (client, server) = tokio::join!(().serve(here), bank.serve(there));
     (client.expect("a client"), server.expect("a server"))

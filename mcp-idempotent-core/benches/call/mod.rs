@@ -2,8 +2,13 @@
 
 #![allow(
     dead_code,
+    unused_imports,
     reason = "each benchmark compiles its own copy and uses a part of it"
 )]
+
+mod steady;
+
+pub(crate) use self::steady::steady;
 
 use std::{
     future::poll_fn,

@@ -22,6 +22,8 @@ shared_buffers = 256MB
 max_wal_size = 4GB
 checkpoint_timeout = 30min
 jit = off
+# With it, a delay of commits applies to a single one as well.
+commit_siblings = 0
 ";
 
 /// The user to run the server as: it refuses to run as root.
@@ -96,7 +98,10 @@ impl Cluster {
             server,
         };
         for _ in 0..300 {
-            if PgConnection::connect_with(&cluster.over_the_socket()).await.is_ok() {
+            if PgConnection::connect_with(&cluster.over_the_socket())
+                .await
+                .is_ok()
+            {
                 return cluster;
             }
             sleep(Duration::from_millis(100));
@@ -126,32 +131,37 @@ impl Cluster {
         self.port
     }
 
-    /// Whether commits wait for the disk, from here on.
-    pub(crate) async fn set_fsync(&self, on: bool) {
-        let value = if on { "on" } else { "off" };
+    /// Changes settings that need no restart.
+    pub(crate) async fn set(&self, settings: &[(&str, &str)]) {
         let mut connection = PgConnection::connect_with(&self.over_the_socket())
             .await
             .expect("the server answers");
-        for sql in [
-            format!("ALTER SYSTEM SET fsync = {value}"),
-            "SELECT pg_reload_conf()".to_owned(),
-        ] {
+        for (name, value) in settings {
+            let sql = format!("ALTER SYSTEM SET {name} = '{value}'");
             sqlx::query(AssertSqlSafe(sql))
                 .execute(&mut connection)
                 .await
                 .expect("we are its superuser");
         }
-        for _ in 0..300 {
-            let shown: String = sqlx::query_scalar("SHOW fsync")
-                .fetch_one(&mut connection)
-                .await
-                .expect("the server answers");
-            if shown == value {
-                return;
+        sqlx::query("SELECT pg_reload_conf()")
+            .execute(&mut connection)
+            .await
+            .expect("we are its superuser");
+        for (name, value) in settings {
+            for tries in 0.. {
+                let shown: String =
+                    sqlx::query_scalar("SELECT setting FROM pg_settings WHERE name = $1")
+                        .bind(name)
+                        .fetch_one(&mut connection)
+                        .await
+                        .expect("the server answers");
+                if shown == *value {
+                    break;
+                }
+                assert!(tries < 300, "the server does not take {name} = {value}");
+                sleep(Duration::from_millis(10));
             }
-            sleep(Duration::from_millis(10));
         }
-        panic!("the server does not take fsync = {value}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! `PostgresStore` against what a user would write without it, where the network is what takes the
-//! time, where the disk is, and where neither is.
+//! `PostgresStore` against what a user would write without it, where the disk is what takes the
+//! time, where the network is, and where neither is.
 //!
 //! Starts a server of its own: `tests/run --with-services -- cargo bench -p mcp-idempotent-core
 //! --features postgres --bench postgres`.
@@ -41,15 +41,21 @@ fn main() {
         .build()
         .expect("a runtime");
     let cluster = runtime.block_on(Cluster::start());
-    fsync_dominated(&runtime, &cluster);
-    runtime.block_on(cluster.set_fsync(false));
+    runtime.block_on(cluster.set(&[("fsync", "on"), ("commit_delay", "2000")]));
+    slow_disk(&runtime, &cluster);
+    runtime.block_on(cluster.set(&[("commit_delay", "0")]));
+    this_disk(&runtime, &cluster);
+    runtime.block_on(cluster.set(&[("fsync", "off")]));
     loopback(&runtime, &cluster);
-    network_dominated(&runtime, &cluster);
+    network(&runtime, &cluster);
 }
 
-fn fsync_dominated(runtime: &Runtime, cluster: &Cluster) {
-    let mut paired = Paired::new(runtime, "Postgres over the socket, fsync on");
-    let scene = runtime.block_on(Scene::new(cluster.over_the_socket(), "fsync"));
+/// Whatever the disk of this machine is, 2 ms are added to each flush of the log, in the place
+/// where a slow disk would take them: after that, all commits that wait go along with it.
+fn slow_disk(runtime: &Runtime, cluster: &Cluster) {
+    let title = "Postgres over the socket, fsync on, each flush 2 ms slower";
+    let mut paired = Paired::new(runtime, title);
+    let scene = runtime.block_on(Scene::new(cluster.over_the_socket(), "slow_disk"));
     rows(
         &mut paired,
         &scene,
@@ -57,6 +63,21 @@ fn fsync_dominated(runtime: &Runtime, cluster: &Cluster) {
             first_call: Target::AtMost(1.06),
             lease: Target::AtMost(1.10),
             saturation: Some(Target::AtMost(1.10)),
+        },
+    );
+    paired.finish();
+}
+
+fn this_disk(runtime: &Runtime, cluster: &Cluster) {
+    let mut paired = Paired::new(runtime, "Postgres over the socket, fsync on");
+    let scene = runtime.block_on(Scene::new(cluster.over_the_socket(), "this_disk"));
+    rows(
+        &mut paired,
+        &scene,
+        &Targets {
+            first_call: Target::None,
+            lease: Target::None,
+            saturation: Some(Target::None),
         },
     );
     paired.finish();
@@ -79,7 +100,7 @@ fn loopback(runtime: &Runtime, cluster: &Cluster) {
     paired.finish();
 }
 
-fn network_dominated(runtime: &Runtime, cluster: &Cluster) {
+fn network(runtime: &Runtime, cluster: &Cluster) {
     let delay = Delay::start(cluster.port(), ONE_WAY);
     let mut paired = Paired::new(runtime, "Postgres behind 0.25 ms one way, fsync off");
     let scene = runtime.block_on(Scene::new(cluster.over_tcp(delay.port()), "network"));
@@ -198,12 +219,12 @@ async fn replay(engine: &Engine<PostgresStore>, key: &str) {
 /// "Bare" is an empty table here.
 fn growth(paired: &mut Paired<'_>, empty: &Arc<Scene>, runtime: &Runtime, cluster: &Cluster) {
     let records = if is_quick() { 100_000 } else { 1_000_000 };
-    let full = runtime.block_on(Scene::new(cluster.over_the_socket(), "full"));
+    let full = runtime.block_on(Scene::new(cluster.over_the_socket(), "stored"));
     paired.row_after(
         &format!("first call beside {records} records / beside few"),
         Target::AtMost(1.05),
         8,
-        async || full.fill("full", records).await,
+        async || full.fill("stored", records).await,
         async |calls| empty.each(calls, async || empty.first_call().await).await,
         async |calls| full.each(calls, async || full.first_call().await).await,
     );

@@ -67,7 +67,10 @@ impl Scene {
     pub(crate) async fn settle(&self) {
         let start = Instant::now();
         while self.pool.num_idle() < self.pool.size() as usize {
-            assert!(start.elapsed() < Duration::from_secs(10), "a connection is missing");
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "a connection is missing"
+            );
             tokio::time::sleep(Duration::from_micros(100)).await;
         }
     }
