@@ -45,32 +45,46 @@ impl<T: Clone + Send + Sync + 'static> Server for T {
 /// The author's function at work.
 pub type Running<'c> = Pin<Box<dyn Future<Output = Result<Outcome, NotCalled>> + Send + 'c>>;
 
+/// An answer on its way. Boxed, so that a tool's own future stays small to compile and to move.
+pub type Answering<'a> =
+    Pin<Box<dyn Future<Output = Result<CallToolResponse, ErrorData>> + Send + 'a>>;
+
 /// Runs a tool that takes the transaction.
-pub fn run_in_transaction<S: TransactionStore, T: Server>(
-    idempotency: &Idempotency<S>,
+pub fn run_in_transaction<'a, S: TransactionStore, T: Server>(
+    idempotency: &'a Idempotency<S>,
     options: &'static ToolOptions,
-    server: &T,
+    server: &'a T,
     call: Call,
     handler: for<'c> fn(T, Call, &'c mut S::Connection) -> Running<'c>,
-) -> impl Future<Output = Result<CallToolResponse, ErrorData>> + Send {
-    execute::in_transaction(idempotency, options, call, move || {
-        let server = server.detach();
-        move |call: Call, connection: &mut S::Connection| handler(server, call, connection)
-    })
+) -> Answering<'a> {
+    Box::pin(execute::in_transaction(
+        idempotency,
+        options,
+        call,
+        move || {
+            let server = server.detach();
+            move |call: Call, connection: &mut S::Connection| handler(server, call, connection)
+        },
+    ))
 }
 
 /// Runs a tool whose effect is outside the store.
-pub fn run_under_lease<S: Store, T: Server>(
-    idempotency: &Idempotency<S>,
+pub fn run_under_lease<'a, S: Store, T: Server>(
+    idempotency: &'a Idempotency<S>,
     options: &'static ToolOptions,
-    server: &T,
+    server: &'a T,
     call: Call,
     handler: fn(T, Call) -> Running<'static>,
-) -> impl Future<Output = Result<CallToolResponse, ErrorData>> + Send {
-    execute::under_lease(idempotency, options, call, move || {
-        let server = server.detach();
-        move |call| handler(server, call)
-    })
+) -> Answering<'a> {
+    Box::pin(execute::under_lease(
+        idempotency,
+        options,
+        call,
+        move || {
+            let server = server.detach();
+            move |call| handler(server, call)
+        },
+    ))
 }
 
 /// The author's `Parameters<…>`, in the place where rmcp's macro looks for the input schema. It

@@ -45,7 +45,7 @@ impl<S: Store> IdempotencyBuilder<S> {
     /// left in the [`http::request::Parts`]. Return what survives a token refresh: the subject,
     /// never the token or the session. A refusal is sent to the caller; nothing is executed.
     #[must_use]
-    pub fn scope_from(
+    pub fn with_scope_from(
         mut self,
         resolver: impl Fn(&RequestContext<RoleServer>) -> Result<Scope, Denied> + Send + Sync + 'static,
     ) -> Self {
@@ -53,9 +53,34 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
+    /// As [`with_scope_from`](Self::with_scope_from), for calls over HTTP, from the request's head and what
+    /// an authentication layer left in its extensions; a call over stdio keeps the scope of stdio.
+    ///
+    /// ```
+    /// # use mcp_idempotent_tower::{Denied, Idempotency, MemoryStore, Scope};
+    /// #[derive(Clone)]
+    /// struct Subject(String); // left there by an authentication layer
+    ///
+    /// let idempotency = Idempotency::builder("billing", MemoryStore::new())
+    ///     .with_scope_from_http(|parts| match parts.extensions.get::<Subject>() {
+    ///         Some(Subject(subject)) => Ok(Scope::new(subject.as_str())),
+    ///         None => Err(Denied::new("sign in first")),
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), mcp_idempotent_tower::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn with_scope_from_http(
+        mut self,
+        resolver: impl Fn(&http::request::Parts) -> Result<Scope, Denied> + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.scope = ScopeSource::HttpResolver(Arc::new(resolver));
+        self
+    }
+
     /// One scope for every call: this server acts for one principal.
     #[must_use]
-    pub fn scope_fixed(mut self, scope: impl Into<Arc<str>>) -> Self {
+    pub fn with_fixed_scope(mut self, scope: impl Into<Arc<str>>) -> Self {
         self.settings.scope = ScopeSource::Fixed(Scope::new(scope));
         self
     }
@@ -63,14 +88,14 @@ impl<S: Store> IdempotencyBuilder<S> {
     /// Lets all callers share one scope. **A caller that knows or guesses another one's key, or
     /// sends equal arguments without a key, gets that one's result.**
     #[must_use]
-    pub fn scope_shared_by_all_callers(self) -> Self {
-        self.scope_fixed("shared by all callers")
+    pub fn with_scope_shared_by_all_callers(self) -> Self {
+        self.with_fixed_scope("shared by all callers")
     }
 
     /// Asks before every new call, replay and join (again when it wakes) whether the caller may
     /// call the tool. Checks inside a handler do not protect replays.
     #[must_use]
-    pub fn authorize(
+    pub fn with_authorize(
         mut self,
         hook: impl for<'a> Fn(
             &'a RequestContext<RoleServer>,
@@ -86,7 +111,7 @@ impl<S: Store> IdempotencyBuilder<S> {
 
     /// The policy of tools that say nothing else.
     #[must_use]
-    pub fn policy(mut self, policy: Policy) -> Self {
+    pub fn with_policy(mut self, policy: Policy) -> Self {
         self.settings.policy = Arc::new(policy);
         self
     }
@@ -94,14 +119,14 @@ impl<S: Store> IdempotencyBuilder<S> {
     /// Turns record ids and fingerprints into keyed hashes, so that low-entropy arguments cannot be
     /// guessed from a dump of the store. All processes that share the store need the same secret.
     #[must_use]
-    pub fn secret(mut self, secret: Secret) -> Self {
+    pub fn with_secret(mut self, secret: Secret) -> Self {
         self.engine = self.engine.with_secret(secret);
         self
     }
 
     /// How many calls may wait for a running one, per key and in this process.
     #[must_use]
-    pub fn waiter_limits(mut self, per_key: usize, per_process: usize) -> Self {
+    pub fn with_waiter_limits(mut self, per_key: usize, per_process: usize) -> Self {
         self.engine = self.engine.with_waiter_limits(per_key, per_process);
         self
     }
@@ -109,14 +134,14 @@ impl<S: Store> IdempotencyBuilder<S> {
     /// Gives refusals as tool results with `isError`, for hosts that hide protocol errors from the
     /// model.
     #[must_use]
-    pub fn refusals_as_results(mut self, yes: bool) -> Self {
+    pub fn with_refusals_as_results(mut self, yes: bool) -> Self {
         self.settings.refusals_as_results = yes;
         self
     }
 
     /// Lets a replay say so in a content block as well: hosts do not show `_meta` to the model.
     #[must_use]
-    pub fn announce_replays(mut self, yes: bool) -> Self {
+    pub fn with_announced_replays(mut self, yes: bool) -> Self {
         self.settings.announce_replays = yes;
         self
     }

@@ -46,6 +46,7 @@ impl From<Denied> for Refusal {
 }
 
 type Resolver = dyn Fn(&RequestContext<RoleServer>) -> Result<Scope, Denied> + Send + Sync;
+type HttpResolver = dyn Fn(&http::request::Parts) -> Result<Scope, Denied> + Send + Sync;
 type Hook = dyn for<'a> Fn(
         &'a RequestContext<RoleServer>,
         &'a str,
@@ -63,6 +64,8 @@ pub(crate) enum ScopeSource {
     Fixed(Scope),
     /// Resolved from the request.
     Resolver(Arc<Resolver>),
+    /// Resolved from the head of an HTTP request; as by transport where there is none.
+    HttpResolver(Arc<HttpResolver>),
 }
 
 impl fmt::Debug for ScopeSource {
@@ -71,6 +74,7 @@ impl fmt::Debug for ScopeSource {
             Self::ByTransport => "ByTransport",
             Self::Fixed(_) => "Fixed",
             Self::Resolver(_) => "Resolver",
+            Self::HttpResolver(_) => "HttpResolver",
         })
     }
 }
@@ -86,16 +90,18 @@ impl ScopeSource {
         reach: Reach,
         key: KeyKind,
     ) -> Result<Scope, Refusal> {
-        match self {
-            Self::Fixed(scope) => Ok(scope.clone()),
-            Self::Resolver(resolver) => resolver(context).map_err(Refusal::from),
-            Self::ByTransport => {
-                if context.extensions.get::<http::request::Parts>().is_some() {
+        let parts = context.extensions.get::<http::request::Parts>();
+        match (self, parts) {
+            (Self::Fixed(scope), _) => Ok(scope.clone()),
+            (Self::Resolver(resolver), _) => resolver(context).map_err(Refusal::from),
+            (Self::HttpResolver(resolver), Some(parts)) => resolver(parts).map_err(Refusal::from),
+            (Self::ByTransport | Self::HttpResolver(_), _) => {
+                if parts.is_some() {
                     return Err(misconfigured(
                         "This server is reached over HTTP and does not say whose idempotency keys \
                          it is given, so the call was not executed. Its author must call \
-                         `IdempotencyBuilder::scope_from` (or, where every caller may see every \
-                         result, `scope_shared_by_all_callers`).",
+                         `IdempotencyBuilder::with_scope_from_http` (or, where every caller may see every \
+                         result, `with_scope_shared_by_all_callers`).",
                     ));
                 }
                 if reach == Reach::Network && key == KeyKind::Derived {
@@ -104,7 +110,7 @@ impl ScopeSource {
                          call without a key, so equal calls of different users could be taken for \
                          retries. The call was not executed. Send a key in \
                          `_meta[\"idempotency-key\"]`, or its author must call \
-                         `IdempotencyBuilder::scope_fixed` or `scope_from`.",
+                         `IdempotencyBuilder::with_fixed_scope` or `with_scope_from`.",
                     ));
                 }
                 Ok(Scope::new(STDIO))

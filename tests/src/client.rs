@@ -9,8 +9,8 @@ use std::{
 use rmcp::{
     RoleClient, ServerHandler, ServiceExt as _,
     model::{
-        CallToolRequest, CallToolRequestParams, ClientRequest, MetaObject, ProtocolVersion,
-        ServerResult,
+        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest,
+        Implementation, MetaObject, ProtocolVersion, ServerResult,
     },
     service::{
         ClientLifecycleMode, ClientServiceExt as _, PeerRequestOptions, RequestHandle,
@@ -30,7 +30,7 @@ type Lines = Arc<Mutex<HashMap<String, String>>>;
 /// A client of one server.
 #[derive(Debug)]
 pub struct Client {
-    service: RunningService<RoleClient, ()>,
+    service: RunningService<RoleClient, ClientConfig>,
     lines: Lines,
 }
 
@@ -91,7 +91,10 @@ impl Client {
         let lifecycle = ClientLifecycleMode::Discover {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
         };
-        let service = ().serve_with_lifecycle((reader, to_server), lifecycle).await?;
+        let capabilities = ClientCapabilities::builder().enable_tasks().build();
+        let service = ClientConfig::new(capabilities, Implementation::new("tests", "0"))
+            .serve_with_lifecycle((reader, to_server), lifecycle)
+            .await?;
         Ok(Self { service, lines })
     }
 

@@ -31,9 +31,9 @@ impl Payments {
     pub fn new(ledger: Ledger) -> anyhow::Result<Self> {
         Ok(Self {
             idempotency: Idempotency::builder("payments", MemoryStore::new())
-                .scope_from(whose_key)
+                .with_scope_from(whose_key)
                 // Hosts do not show `_meta` to the model.
-                .announce_replays(true)
+                .with_announced_replays(true)
                 .build()?,
             charges: Arc::default(),
             ledger,

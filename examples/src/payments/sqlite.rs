@@ -42,9 +42,9 @@ impl Payments {
         .await?;
         Ok(Self {
             idempotency: Idempotency::builder("payments", store)
-                .scope_from(whose_key)
+                .with_scope_from(whose_key)
                 // Hosts do not show `_meta` to the model.
-                .announce_replays(true)
+                .with_announced_replays(true)
                 .build()?,
             pool,
             ledger,

@@ -7,42 +7,39 @@ CREATE TABLE IF NOT EXISTS {schema}.migrations (
 -- Fencing tokens: drawn for the whole store, never used twice, whatever becomes of the records.
 CREATE SEQUENCE IF NOT EXISTS {schema}.tokens AS bigint;
 
+-- No CHECK constraints: each costs every call some microseconds, and only the store writes here.
 CREATE TABLE IF NOT EXISTS {schema}.records (
-    id           bytea       NOT NULL CHECK (octet_length(id) = 32),
-    -- One byte of version, then the digest.
-    fingerprint  bytea       NOT NULL CHECK (octet_length(fingerprint) = 33),
+    -- 32 bytes.
+    id           bytea       NOT NULL,
+    -- One byte of version, then 32 of digest.
+    fingerprint  bytea       NOT NULL,
     -- 0 in progress, 1 completed, 2 in doubt, 3 tombstone (expired, its result removed).
-    state        smallint    NOT NULL CHECK (state BETWEEN 0 AND 3),
+    state        smallint    NOT NULL,
     -- Above zero: the fencing token of a lease. Below zero: the mark of the transaction that
     -- wrote the record together with its effect.
-    token        bigint      NOT NULL CHECK (token <> 0),
-    attempts     integer     NOT NULL CHECK (attempts > 0),
+    token        bigint      NOT NULL,
+    attempts     integer     NOT NULL,
     tool         text        NOT NULL,
-    key_prefix   text        CHECK (char_length(key_prefix) <= 8),
+    -- At most 8 characters.
+    key_prefix   text,
     -- NULL when completed: the result was too large to keep.
     response     bytea,
+    -- While in progress.
     lease_until  timestamptz,
     created_at   timestamptz NOT NULL,
     completed_at timestamptz,
+    -- When a sweep is to look at the record; NULL in progress and in doubt. The end of retention,
+    -- and in a tombstone its own end.
     expires_at   timestamptz,
+    -- The end of the tombstone.
     purge_at     timestamptz,
-    CONSTRAINT mcp_idempotent_records_pkey PRIMARY KEY (id),
-    CONSTRAINT mcp_idempotent_records_times CHECK (
-        CASE state
-            WHEN 0 THEN lease_until IS NOT NULL AND expires_at IS NULL
-            WHEN 2 THEN expires_at IS NULL
-            ELSE completed_at IS NOT NULL AND expires_at <= purge_at
-        END
-    )
+    CONSTRAINT mcp_idempotent_records_pkey PRIMARY KEY (id)
 );
 
 -- Not BRIN: swept space is used again, after which a block range keeps the oldest expiry it has
 -- ever seen and matches every sweep. Records arrive nearly in the order of their expiry, so the
 -- B-tree grows at its right edge.
-CREATE INDEX IF NOT EXISTS records_expires_at ON {schema}.records (expires_at)
-    WHERE expires_at IS NOT NULL AND state = 1;
-CREATE INDEX IF NOT EXISTS records_purge_at ON {schema}.records (purge_at)
-    WHERE state = 3;
+CREATE INDEX IF NOT EXISTS records_expires_at ON {schema}.records (expires_at);
 
 ALTER TABLE {schema}.records SET (autovacuum_vacuum_scale_factor = 0.05);
 

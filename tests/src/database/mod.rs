@@ -46,6 +46,9 @@ pub trait Database: Clone + Send + Sync + 'static {
     /// When the only record expires, in microseconds.
     const EXPIRY: &'static str;
 
+    /// Takes our tables away.
+    const DROP_RECORDS: &'static str;
+
     /// Made anew, and empty.
     fn create() -> impl Future<Output = Self> + Send;
 

@@ -122,6 +122,7 @@ impl Database for Postgres {
     type Store = PostgresStore;
 
     const NAME: &'static str = "postgres";
+    const DROP_RECORDS: &'static str = "DROP TABLE records";
     const CLOCK: &'static str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
     const EXPIRY: &'static str =
         "SELECT (extract(epoch FROM expires_at) * 1000000)::bigint FROM records";

@@ -55,6 +55,7 @@ impl Database for Sqlite {
     type Store = SqliteStore;
 
     const NAME: &'static str = "sqlite";
+    const DROP_RECORDS: &'static str = "DROP TABLE mcp_idempotent_record";
     // To the millisecond, as the store's own.
     const CLOCK: &'static str =
         "SELECT CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000";

@@ -143,7 +143,7 @@ async fn serve_on<D: Database>(
     let database = D::open(address).await;
     let store = database.store_that_waits(connections, bound);
     let idempotency = Idempotency::builder("ledger", store)
-        .scope_fixed("tester")
+        .with_fixed_scope("tester")
         .build()
         .unwrap();
     let server = Server::<D> {

@@ -132,7 +132,7 @@ impl Random {
     }
 }
 
-const SEED: u64 = 0x5eed_0f_1de4;
+const SEED: u64 = 0x005e_ed0f_1de4;
 const KILLS: u64 = 30;
 
 async fn thirty_kills_at_any_moment_leave_one_effect_for_each_call<D: Database>() {

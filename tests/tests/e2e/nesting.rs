@@ -105,7 +105,7 @@ async fn sixteen_handlers_that_take_a_second_connection_of_sixteen_end_in_bounde
 /// A tool that calls another one (or itself, `n` = 0) through a client of its own.
 async fn nesting<D: Database>(size: u32) -> World<D> {
     let database = D::create().await;
-    let store = database.store(size);
+    let store = database.store_that_waits(size, Duration::from_millis(1500));
     let slot = Arc::new(OnceLock::<Client>::new());
     let inner = Arc::clone(&slot);
     let world = World::<D>::on(

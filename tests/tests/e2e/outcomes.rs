@@ -6,7 +6,7 @@ use mcp_idempotent_tests::{
     client::{CallExt as _, call},
     database::{Database, Postgres, Sqlite, Stored, effect},
 };
-use mcp_idempotent_tower::{OnExpired, Store as _, wire};
+use mcp_idempotent_tower::{OnExpired, Store as _};
 use rmcp::model::CallToolRequestParams;
 use serde_json::json;
 
@@ -310,39 +310,6 @@ async fn without_its_store_a_call_is_not_executed<D: Database>() {
     assert_eq!(world.server.runs(), 0);
 }
 
-async fn a_key_that_is_none_is_refused<D: Database>() {
-    let world = counting::<D>().await;
-    let arguments = || json!({ "n": 1 });
-    for (name, params) in [
-        ("key_empty", call("work", arguments()).with_key("")),
-        (
-            "key_too_long",
-            call("work", arguments()).with_key("k".repeat(256)),
-        ),
-        ("key_not_ascii", call("work", arguments()).with_key("clé")),
-        ("key_not_a_string", call("work", arguments()).with_key(7)),
-        (
-            "keys_contradict",
-            call("work_by_argument", json!({ "n": 1, "key": "a" })).with_key("b"),
-        ),
-    ] {
-        assert_wire(name, &world.client.call(params).await);
-    }
-    assert_eq!(world.server.runs(), 0);
-    world.assert_nothing_is_left().await;
-    let longest = call("work", arguments()).with_key("k".repeat(255));
-    world.client.call(longest).await.success();
-}
-
-async fn a_call_without_a_key_is_refused_where_one_is_required<D: Database>() {
-    let world = counting::<D>().await;
-    let unkeyed = call("keyed_work", json!({ "n": 1 }));
-    assert_wire("key_required", &world.client.call(unkeyed).await);
-    assert_eq!(world.server.runs(), 0);
-    world.assert_nothing_is_left().await;
-    world.client.call(keyed("keyed_work", 1)).await.success();
-}
-
 async fn a_result_too_large_to_store_is_given_once_and_never_made_again<D: Database>() {
     let gate = Gate::new();
     let world = World::<D>::with_policy(|policy| policy.max_result_bytes = 1000, {
@@ -376,53 +343,6 @@ async fn a_result_too_large_to_store_is_given_once_and_never_made_again<D: Datab
     world.assert_effects(&["done"]).await;
 }
 
-async fn refusals_are_tool_results_where_the_server_says_so<D: Database>() {
-    let database = D::create().await;
-    let idempotency = crate::world::engine(database.store(2))
-        .refusals_as_results(true)
-        .build()
-        .unwrap();
-    let server =
-        crate::server::Server::<D>::new(idempotency, |_, _| Box::pin(async move { text("done") }));
-    let client = mcp_idempotent_tests::client::Client::of(server).await;
-    client.call(keyed("work", 1)).await.success();
-    assert_wire("conflict_as_result", &client.call(keyed("work", 2)).await);
-}
-
-async fn a_replay_says_so_to_the_model_where_the_server_asks_for_it<D: Database>() {
-    let database = D::create().await;
-    let idempotency = crate::world::engine(database.store(2))
-        .announce_replays(true)
-        .build()
-        .unwrap();
-    let server =
-        crate::server::Server::<D>::new(idempotency, |_, _| Box::pin(async move { text("done") }));
-    let client = mcp_idempotent_tests::client::Client::of(server).await;
-    let first = client.call(keyed("work", 1)).await;
-    assert_eq!(first.result()["content"].as_array().unwrap().len(), 1);
-    for _ in 0..2 {
-        let replay = client.call(keyed("work", 1)).await;
-        assert_wire("announced_replay", &replay);
-    }
-}
-
-async fn keys_in_each_place_are_one_key<D: Database>() {
-    let world = counting::<D>().await;
-    let by_argument = call("work_by_argument", json!({ "n": 1, "key": "a" }));
-    let by_meta = call("work_by_argument", json!({ "n": 1 })).with_key("a");
-    let mut by_alias = call("work_by_argument", json!({ "n": 1 })).with_key("a");
-    let meta = by_alias.meta.as_mut().unwrap();
-    let key = meta.remove(wire::KEY).unwrap();
-    meta.insert(wire::KEY_ALIAS.to_owned(), key);
-    let first = world.client.call(by_argument.clone()).await;
-    for params in [by_argument, by_meta, by_alias] {
-        let retry = world.client.call(params).await;
-        assert!(retry.is_replay());
-        assert_eq!(retry.unmarked(), first.json);
-    }
-    assert_eq!(world.server.runs(), 1);
-}
-
 on_each_store! {
     a_new_call_executes_and_is_recorded,
     a_retry_gets_the_first_result_and_a_marker,
@@ -439,10 +359,5 @@ on_each_store! {
     an_expired_key_is_refused_where_the_author_says_so,
     a_call_in_doubt_is_not_executed_again,
     without_its_store_a_call_is_not_executed,
-    a_key_that_is_none_is_refused,
-    a_call_without_a_key_is_refused_where_one_is_required,
     a_result_too_large_to_store_is_given_once_and_never_made_again,
-    refusals_are_tool_results_where_the_server_says_so,
-    a_replay_says_so_to_the_model_where_the_server_asks_for_it,
-    keys_in_each_place_are_one_key,
 }

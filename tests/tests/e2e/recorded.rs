@@ -246,6 +246,75 @@ async fn rounds_record_nothing_and_the_final_one_answers_them_all<D: Database>()
     }
 }
 
+async fn calls_of_one_round_join_and_another_round_waits_its_turn<D: Database>() {
+    let gate = Gate::new();
+    let world = World::<D>::new({
+        let gate = gate.clone();
+        move |connection, call| {
+            let gate = gate.clone();
+            Box::pin(async move {
+                effect::<D>(connection, &format!("run {}", call.earlier))
+                    .await
+                    .unwrap();
+                gate.pass().await;
+                match call.state {
+                    None => ask("one"),
+                    Some(state) => text(format!("done after {state}")),
+                }
+            })
+        }
+    })
+    .await;
+    let engine = world.server.idempotency.engine();
+    let first = world.client.send(keyed("work")).await.unwrap();
+    gate.arrival().await;
+    let joined = world.client.send(keyed("work")).await.unwrap();
+    until(async || engine.waiting() == 1).await;
+    let next = world.client.send(keyed("work").with_state("one"));
+    let next = next.await.unwrap();
+    until(async || engine.waiting() == 2).await;
+    gate.open();
+    let first = first.answer().await.unwrap();
+    assert_eq!(first.result()["requestState"], "one");
+    assert_eq!(joined.answer().await.unwrap().result(), first.result());
+    gate.arrival().await;
+    assert_eq!(world.server.runs(), 2);
+    gate.open();
+    assert_eq!(next.answer().await.unwrap().success(), "done after one");
+    assert_eq!(
+        world.client.call(keyed("work")).await.success(),
+        "done after one"
+    );
+    world.assert_effects(&["run 1"]).await;
+}
+
+async fn a_task_is_committed_and_a_retry_gets_the_same_handle<D: Database>() {
+    let world = World::<D>::new(|connection, call| {
+        Box::pin(async move {
+            effect::<D>(connection, &format!("run {}", call.earlier))
+                .await
+                .unwrap();
+            let task = json!({
+                "resultType": "task", "taskId": format!("task-{}", call.earlier),
+                "status": "working", "createdAt": "2026-01-01T00:00:00Z",
+                "lastUpdatedAt": "2026-01-01T00:00:00Z", "ttlMs": 60_000
+            });
+            Ok(CallToolResponse::Task(
+                serde_json::from_value(task).unwrap(),
+            ))
+        })
+    })
+    .await;
+    let first = world.client.call(keyed("work")).await;
+    assert_eq!(first.result()["taskId"], "task-0", "{}", first.line);
+    world.assert_effects(&["run 0"]).await;
+    world.assert_records(&[Stored::Completed]).await;
+    let retry = world.client.call(keyed("work")).await;
+    assert!(retry.is_replay());
+    assert_eq!(retry.unmarked(), first.json);
+    assert_eq!(world.server.runs(), 1);
+}
+
 async fn recorded_by_option_is_every_error<D: Database>() {
     let tool = "work_that_records_errors";
     for params in [keyed(tool), unkeyed(tool)] {
@@ -325,6 +394,8 @@ on_each_store! {
     a_waiter_runs_itself_when_the_first_panics,
     arguments_that_do_not_parse_leave_the_key_free,
     rounds_record_nothing_and_the_final_one_answers_them_all,
+    calls_of_one_round_join_and_another_round_waits_its_turn,
+    a_task_is_committed_and_a_retry_gets_the_same_handle,
     recorded_by_option_is_every_error,
     released_by_option_is_every_error,
     committed_by_option_is_the_effect_of_an_error_result,

@@ -24,6 +24,7 @@ pub(crate) type ToolResult = Result<CallToolResponse, ErrorData>;
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) n: i64,
+    pub(crate) name: String,
     pub(crate) state: Option<String>,
     pub(crate) context: RequestContext<RoleServer>,
     /// How many handlers have started before this one.
@@ -37,6 +38,8 @@ type Handler<D> = dyn for<'c> Fn(&'c mut <D as Database>::Connection, Call) -> B
 #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
 pub(crate) struct Arguments {
     n: i64,
+    #[serde(default)]
+    name: String,
     #[serde(flatten)]
     _other: Map<String, Value>,
 }
@@ -88,12 +91,13 @@ impl<D: Database> Server<D> {
     async fn run(
         &self,
         connection: &mut D::Connection,
-        Arguments { n, .. }: Arguments,
+        Arguments { n, name, .. }: Arguments,
         RequestState(state): RequestState,
         context: RequestContext<RoleServer>,
     ) -> ToolResult {
         let call = Call {
             n,
+            name,
             state,
             context,
             earlier: self.runs.fetch_add(1, Ordering::SeqCst),
@@ -134,6 +138,19 @@ impl<D: Database> Server<D> {
     #[idempotent(key = required)]
     #[tool]
     async fn keyed_work(
+        &self,
+        connection: &mut D::Connection,
+        Parameters(arguments): Parameters<Arguments>,
+        state: RequestState,
+        context: RequestContext<RoleServer>,
+    ) -> ToolResult {
+        self.run(connection, arguments, state, context).await
+    }
+
+    /// Calls without a key run each time.
+    #[idempotent(key = explicit)]
+    #[tool]
+    async fn work_without_key(
         &self,
         connection: &mut D::Connection,
         Parameters(arguments): Parameters<Arguments>,

@@ -57,7 +57,7 @@ impl<D: Database> World<D> {
     {
         let mut rules = Policy::default();
         policy(&mut rules);
-        let idempotency = engine(store.clone()).policy(rules).build().unwrap();
+        let idempotency = engine(store.clone()).with_policy(rules).build().unwrap();
         let server = Server::new(idempotency, handler);
         let client = Client::of(server.clone()).await;
         Self {
@@ -92,7 +92,7 @@ impl<D: Database> World<D> {
 
 /// All callers are one: what matters here is not whose key it is.
 pub(crate) fn engine<S: mcp_idempotent_tower::Store>(store: S) -> IdempotencyBuilder<S> {
-    Idempotency::builder("end-to-end", store).scope_fixed("tester")
+    Idempotency::builder("end-to-end", store).with_fixed_scope("tester")
 }
 
 /// Holds handlers until the test lets them go on.

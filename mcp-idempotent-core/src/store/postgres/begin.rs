@@ -90,11 +90,7 @@ impl PostgresStore {
             let mark = Mark::new();
             let batch = self.begin_batch(mark, claim, !serializable);
             let Err(error) = connection.begin(batch).await else {
-                let transaction = PgTransaction {
-                    connection,
-                    mark,
-                    room_was_made: serializable,
-                };
+                let transaction = PgTransaction { connection, mark };
                 return self.set_up(transaction, call).await.map(Claimed::New);
             };
             match self
@@ -136,7 +132,7 @@ impl PostgresStore {
             Some(claim) => {
                 batch.push_str(&self.open(mark, claim, look_up));
                 if look_up {
-                    batch.push_str(&self.call(Name::Seen, &id_arguments(claim)));
+                    batch.push_str(&self.seen_call(claim));
                 }
             }
             None => batch
@@ -201,6 +197,13 @@ impl PostgresStore {
                     connection.release();
                     return Ok(Next::Answer(Claimed::Conflict));
                 }
+                // The record that was seen has expired.
+                let expire = self.call(Name::Expire, &id_arguments(claim));
+                let batch = format!("BEGIN ISOLATION LEVEL READ COMMITTED;{expire}COMMIT;");
+                run(&mut connection, batch)
+                    .await
+                    .into_last_row()
+                    .map_err(failed)?;
                 Ok(Next::Again(connection, None))
             }
             Obstacle::IsSerializable => {
@@ -256,7 +259,8 @@ impl PostgresStore {
     }
 
     /// Looks a record up on a connection outside any transaction, in one round trip. With
-    /// `make_room` it also removes a record that has expired.
+    /// `make_room` it also removes a record that has expired: inside a serializable transaction
+    /// even looking for one would make unrelated calls fail to serialise.
     async fn look_up_on(
         &self,
         connection: &mut PgConnection,

@@ -13,7 +13,6 @@ use super::{
 };
 use crate::{
     key::VISIBLE_PREFIX,
-    policy::OnExpired,
     record::Timestamp,
     store::{Claim, Completion, End, Ended, StoreError, StoreErrorKind},
 };
@@ -48,17 +47,10 @@ impl PostgresStore {
         claim: &Claim,
         completion: &Completion,
     ) -> Ended {
-        let mark = transaction.mark;
         let size = completion.response.as_ref().map_or(0, bytes::Bytes::len);
         let written = if size <= Self::INLINE_RESULT_BYTES {
-            let finish = self.finish_call(mark, claim, completion);
-            if transaction.room_was_made {
-                finishing(&mut transaction, format!("{finish}COMMIT AND CHAIN;"), 1).await
-            } else {
-                let expire = self.call(Name::Expire, &id_arguments(claim));
-                let batch = format!("{expire}{finish}COMMIT AND CHAIN;");
-                finishing(&mut transaction, batch, 2).await
-            }
+            let finish = self.finish_call(transaction.mark, claim, completion);
+            finishing(&mut transaction, format!("{finish}COMMIT AND CHAIN;"), 1).await
         } else {
             self.commit_bound(&mut transaction, claim, completion).await
         };
@@ -99,12 +91,7 @@ impl PostgresStore {
             .key_prefix
             .as_deref()
             .map(|prefix| statement::plain(prefix, VISIBLE_PREFIX));
-        let text = if transaction.room_was_made {
-            self.inner.statements.finish_bound()
-        } else {
-            self.inner.statements.expire_and_finish_bound()
-        };
-        let mut finish = sqlx::query(AssertSqlSafe(text))
+        let row = sqlx::query(AssertSqlSafe(self.inner.statements.finish_bound()))
             .bind(claim.id.as_bytes().to_vec())
             .bind(claim.fingerprint.to_stored().to_vec())
             .bind(transaction.mark.0.to_string())
@@ -112,11 +99,7 @@ impl PostgresStore {
             .bind(prefix)
             .bind(completion.response.as_deref())
             .bind(statement::interval(completion.retention))
-            .bind(statement::interval(completion.tombstone));
-        if !transaction.room_was_made {
-            finish = finish.bind(claim.on_expired == OnExpired::Refuse);
-        }
-        let row = finish
+            .bind(statement::interval(completion.tombstone))
             .persistent(self.prepared())
             .fetch_one(&mut **transaction)
             .await
@@ -185,8 +168,8 @@ impl PostgresStore {
             self.call(Name::Check, &[transaction.mark.literal()]),
             "ROLLBACK;BEGIN ISOLATION LEVEL READ COMMITTED;".to_owned(),
             self.open(mark, claim, false),
-            self.call(Name::Seen, &id_arguments(claim)),
             self.call(Name::Expire, &id_arguments(claim)),
+            self.seen_call(claim),
             self.finish_call(mark, claim, completion),
             "COMMIT AND CHAIN;".to_owned(),
         ]

@@ -120,5 +120,5 @@ pub(super) fn store_error(doing: &str, schema: &str, error: sqlx::Error) -> Stor
         Some("25006") => "; the database or the transaction is read-only".to_owned(),
         _ => String::new(),
     };
-    StoreError::new(kind(&error), format!("{doing}: {error}{remedy}")).with_source(error)
+    StoreError::new(kind(&error), format!("Postgres store: {doing}{remedy}")).with_source(error)
 }

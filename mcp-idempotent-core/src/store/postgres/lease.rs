@@ -38,8 +38,8 @@ impl PostgresStore {
                 "BEGIN ISOLATION LEVEL READ COMMITTED;".to_owned(),
                 DURABLY.to_owned(),
                 self.open(Mark::new(), claim, false),
-                self.call(Name::Seen, &id_arguments(claim)),
                 self.call(Name::Expire, &id_arguments(claim)),
+                self.seen_call(claim),
                 self.call(
                     Name::Claim,
                     &[

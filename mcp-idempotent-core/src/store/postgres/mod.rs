@@ -5,8 +5,8 @@
 //! 1. One round trip opens the transaction, tries the advisory locks of this call and of its key,
 //!    and looks for a record. What is found is answered; nothing ever waits for a lock.
 //! 2. The set-up hook, then the handler, run on that connection.
-//! 3. One round trip checks that the transaction is still the one that was opened, removes an
-//!    expired record, inserts the finished one and commits.
+//! 3. One round trip checks that the transaction is still the one that was opened, inserts the
+//!    finished record and commits.
 //!
 //! Correctness rests on the primary key and on that one transaction: the record and the handler's
 //! writes commit together, and only one record per key can. The advisory locks only keep handlers

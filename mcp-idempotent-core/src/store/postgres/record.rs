@@ -7,7 +7,7 @@ use sqlx::{Row, postgres::PgRow};
 
 use super::{
     PostgresStore, id_arguments,
-    statement::{Name, unhex},
+    statement::{Name, bytes, unhex},
 };
 use crate::{
     fingerprint::Fingerprint,
@@ -53,6 +53,10 @@ impl Stored {
 impl PostgresStore {
     pub(super) fn look_up_call(&self, claim: &Claim) -> String {
         self.call(Name::LookUp, &id_arguments(claim))
+    }
+
+    pub(super) fn seen_call(&self, claim: &Claim) -> String {
+        self.call(Name::Seen, &[bytes(claim.id.as_bytes())])
     }
 }
 

@@ -40,7 +40,6 @@ pub(super) struct Statements {
     /// connection, or two versions behind one pooler, never run each other's statements.
     prefix: String,
     finish_bound: Arc<str>,
-    expire_and_finish_bound: Arc<str>,
 }
 
 /// Microseconds since the Unix epoch of a `timestamptz`.
@@ -66,8 +65,13 @@ impl Statements {
         let set_up = "pg_catalog.set_config('mcp_idempotent.call', $1, true), \
              pg_catalog.set_config('mcp_idempotent.committed', $1, false), \
              pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true)";
-        // `$2`: whether an expired record counts until its tombstone ends.
-        let end = "CASE WHEN $2 THEN purge_at ELSE expires_at END";
+        // Whether a record is past its end; `$2`: whether its tombstone counts.
+        let is_past = |now: &str| {
+            format!(
+                "coalesce(CASE WHEN $2 THEN purge_at <= {now} WHEN state = 3 THEN true \
+                 ELSE expires_at <= {now} END, false)"
+            )
+        };
         let completed = micros("completed_at");
         let statement = |name, suffix, parameters, text| Statement {
             name,
@@ -75,17 +79,17 @@ impl Statements {
             parameters,
             text,
         };
-        let finish = |expired: &str| {
-            format!(
-                "INSERT INTO {records} (id, fingerprint, state, token, attempts, tool, key_prefix, \
-                 response, created_at, completed_at, expires_at, purge_at) \
-                 SELECT $1, $2, 1, $3::bigint, {ours}, $4, $5, $6, pg_catalog.now(), clock.now, \
-                 clock.now + $7 * interval '1 microsecond', \
-                 clock.now + ($7 + $8) * interval '1 microsecond' \
-                 FROM {CLOCK}{expired} RETURNING {completed}",
-                ours = still_ours("$3"),
-            )
-        };
+        // The moment of a finishing statement is when it reached the server: `now()` is the start
+        // of the transaction, and a record would be expired when a slow handler commits it.
+        let moment = "pg_catalog.statement_timestamp()";
+        let finish = format!(
+            "INSERT INTO {records} (id, fingerprint, state, token, attempts, tool, key_prefix, \
+             response, created_at, completed_at, expires_at, purge_at) \
+             VALUES ($1, $2, 1, $3::bigint, {ours}, $4, $5, $6, pg_catalog.now(), {moment}, \
+             {moment} + $7 * interval '1 microsecond', \
+             {moment} + ($7 + $8) * interval '1 microsecond') RETURNING {completed}",
+            ours = still_ours("$3"),
+        );
         const FINISH: &[&str] = &[
             "bytea", "bytea", "text", "text", "text", "bytea", "bigint", "bigint",
         ];
@@ -111,14 +115,12 @@ impl Statements {
                 &["text", "text"],
                 format!("SELECT {set_up}"),
             ),
+            // Any record, expired or not: what it means is read outside the transaction.
             statement(
                 Name::Seen,
                 "seen",
-                &["bytea", "boolean"],
-                format!(
-                    "SELECT pg_catalog.sqrt(-1::float8 - state) FROM {records} \
-                     WHERE id = $1 AND coalesce({end} > pg_catalog.clock_timestamp(), true)"
-                ),
+                &["bytea"],
+                format!("SELECT pg_catalog.sqrt(-1::float8 - state) FROM {records} WHERE id = $1"),
             ),
             statement(
                 Name::LookUp,
@@ -131,19 +133,21 @@ impl Statements {
                           ELSE state END::int, \
                      {remaining}, pg_catalog.encode(response, 'hex'), {completed}, token \
                      FROM {records}, {CLOCK} \
-                     WHERE id = $1 AND coalesce({end} > clock.now, true)",
+                     WHERE id = $1 AND NOT {past}",
+                    past = is_past("clock.now"),
                     remaining = micros("(lease_until - clock.now)"),
                 ),
             ),
-            // An expired record is removed before the plain INSERT. ON CONFLICT DO UPDATE in its
-            // place would let a second racer update no row, without an error, and commit its
-            // effect without a record.
+            // An expired record is removed before anybody claims its key, and finishing is a plain
+            // INSERT. ON CONFLICT DO UPDATE in its place would let a second racer update no row,
+            // without an error, and commit its effect without a record.
             statement(
                 Name::Expire,
                 "expire",
                 &["bytea", "boolean"],
                 format!(
-                    "DELETE FROM {records} WHERE id = $1 AND {end} <= pg_catalog.clock_timestamp()"
+                    "DELETE FROM {records} WHERE id = $1 AND {}",
+                    is_past("pg_catalog.clock_timestamp()")
                 ),
             ),
             statement(
@@ -156,7 +160,7 @@ impl Statements {
                     now = micros("pg_catalog.clock_timestamp()")
                 ),
             ),
-            statement(Name::Finish, "finish", FINISH, finish("")),
+            statement(Name::Finish, "finish", FINISH, finish.clone()),
             statement(
                 Name::Doubt,
                 "doubt",
@@ -214,30 +218,16 @@ impl Statements {
         for statement in &all {
             hash.update(&statement.text);
         }
-        // Large results are bound. The count makes the DELETE happen before the INSERT.
-        let expire_and_finish_bound = format!(
-            "WITH expired AS (DELETE FROM {records} WHERE id = $1 \
-             AND CASE WHEN $9 THEN purge_at ELSE expires_at END <= pg_catalog.clock_timestamp() \
-             RETURNING 1) {}",
-            finish(", (SELECT count(*) FROM expired) AS removed")
-        );
         Self {
             all,
             prefix: format!("mcp_idempotent_{}", hex(&hash.finalize()[..8])),
-            finish_bound: finish("").into(),
-            expire_and_finish_bound: expire_and_finish_bound.into(),
+            finish_bound: finish.into(),
         }
     }
 
-    /// `finish` for binding.
+    /// `finish`, for binding a large result.
     pub(super) fn finish_bound(&self) -> Arc<str> {
         Arc::clone(&self.finish_bound)
-    }
-
-    /// `expire` and `finish` in one statement, for binding; the ninth parameter says whether an
-    /// expired record counts.
-    pub(super) fn expire_and_finish_bound(&self) -> Arc<str> {
-        Arc::clone(&self.expire_and_finish_bound)
     }
 
     /// Prepares all of them for the session.

@@ -14,14 +14,14 @@ impl PostgresStore {
         let steps = [
             (
                 format!("DELETE FROM {records}"),
-                format!("state = 3 AND purge_at <= {now}"),
+                format!("state = 3 AND expires_at <= {now}"),
             ),
             (
                 format!("DELETE FROM {records}"),
                 format!("state = 1 AND expires_at <= {now} AND purge_at <= {now}"),
             ),
             (
-                format!("UPDATE {records} SET state = 3, response = NULL"),
+                format!("UPDATE {records} SET state = 3, response = NULL, expires_at = purge_at"),
                 format!("state = 1 AND expires_at <= {now}"),
             ),
         ];

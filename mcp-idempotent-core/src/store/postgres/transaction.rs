@@ -14,9 +14,6 @@ use super::{Mark, connection::Leased};
 pub struct PgTransaction {
     pub(super) connection: Leased,
     pub(super) mark: Mark,
-    /// An expired record was removed before this transaction, which is serializable: removing it
-    /// inside would be a read of the index, and make unrelated calls fail to serialise.
-    pub(super) room_was_made: bool,
 }
 
 impl Deref for PgTransaction {

@@ -64,7 +64,7 @@ pub(super) fn store_error(doing: &str, error: sqlx::Error) -> StoreError {
         ) => StoreErrorKind::Unavailable,
         _ => StoreErrorKind::Other,
     };
-    StoreError::new(kind, format!("SQLite store: {doing}: {error}")).with_source(error)
+    StoreError::new(kind, format!("SQLite store: {doing}")).with_source(error)
 }
 
 /// The bound was reached while others were being served.

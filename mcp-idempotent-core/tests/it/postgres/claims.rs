@@ -109,7 +109,6 @@ async fn racers_past_the_locks_have_one_effect_on_an_expired_record() {
     let first = claim("key", "{}");
     database.call(&first, "expired").await;
     database.age(first.id, Duration::from_secs(120)).await;
-    // Another schema name takes part in the lock, so this one does not see the first's locks.
     let mut one = database.begin(&first).await;
     let elsewhere = claim("elsewhere", "{}");
     let mut two = database.begin(&elsewhere).await;

@@ -116,13 +116,15 @@ async fn a_call_in_doubt_is_refused_and_not_repeated() {
 
 #[tokio::test]
 async fn refusals_are_tool_results_where_the_server_says_so() {
-    let mut wire = Wire::connect(Billing::new(|builder| builder.refusals_as_results(true)));
+    let mut wire = Wire::connect(Billing::new(|builder| {
+        builder.with_refusals_as_results(true)
+    }));
     insta::assert_json_snapshot!(wire.call(charge(1, json!({}))).await);
 }
 
 #[tokio::test]
 async fn a_replay_says_so_to_the_model_where_the_server_says_so() {
-    let mut wire = Wire::connect(Billing::new(|builder| builder.announce_replays(true)));
+    let mut wire = Wire::connect(Billing::new(|builder| builder.with_announced_replays(true)));
     let key = json!({ "idempotency-key": "k" });
     let first = wire.call(charge(1, key.clone())).await;
     let mut replay = wire.call(charge(1, key)).await;
