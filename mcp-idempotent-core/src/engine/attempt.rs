@@ -66,7 +66,8 @@ impl std::error::Error for Interrupted {}
 
 /// What an attempt needs to know of its call.
 pub(super) struct Context {
-    protected: Option<Protected>,
+    /// In a box: an attempt is moved a few times, and its bytes with it.
+    protected: Option<Box<Protected>>,
     policy: Arc<Policy>,
     call: crate::store::CallInfo,
 }
@@ -93,11 +94,11 @@ impl Context {
         leader: Leader,
     ) -> Self {
         Self {
-            protected: Some(Protected {
+            protected: Some(Box::new(Protected {
                 identity: identity.clone(),
                 claim,
                 leader,
-            }),
+            })),
             policy: Arc::clone(request.policy),
             call: request.call.clone(),
         }
