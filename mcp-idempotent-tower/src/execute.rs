@@ -84,14 +84,15 @@ where
         Err(refusal) => refuse(idempotency, &refusal),
         Ok(Err(answer)) => answer_without_running(idempotency, answer),
         Ok(Ok(mut attempt)) => {
-            let call = without_added_argument(call, options);
+            // In a box: the futures below each have a place for it.
+            let call = Box::new(without_added_argument(call, options));
             let idempotency = idempotency.clone();
             let handler = handler();
             let running = idempotency.executions().enter();
             DetachOnDrop::new(async move {
                 let _running = running;
                 let outcome = attempt
-                    .run(move |connection| handler(call, connection))
+                    .run(move |connection| handler(*call, connection))
                     .await;
                 let handled = handled(outcome, CommitOutcome::NotCommitted);
                 let answer = attempt.finish(&handled).await;
@@ -139,21 +140,22 @@ where
         Ok(Begun::Attempt(attempt)) => Some(attempt),
         Ok(Begun::Unprotected) => None,
     };
-    let call = without_added_argument(call, options);
+    // In a box: the futures below each have a place for it.
+    let call = Box::new(without_added_argument(call, options));
     let idempotency = idempotency.clone();
     let handler = handler();
     let running = idempotency.executions().enter();
     DetachOnDrop::new(async move {
         let _running = running;
         let Some(mut attempt) = attempt else {
-            let outcome = AssertUnwindSafe(async move { handler(call).await })
+            let outcome = AssertUnwindSafe(async move { handler(*call).await })
                 .catch_unwind()
                 .await
                 .map_err(|_| Interrupted::Panicked);
             return handled(outcome, CommitOutcome::Unknown).result;
         };
         // Calling the handler may panic too, before there is a future.
-        let outcome = attempt.run(async move { handler(call).await }).await;
+        let outcome = attempt.run(async move { handler(*call).await }).await;
         let handled = handled(outcome, CommitOutcome::Unknown);
         let answer = attempt.finish(&handled).await;
         answer_after_running(&idempotency, answer, handled)

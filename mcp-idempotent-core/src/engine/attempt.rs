@@ -85,7 +85,8 @@ pub(super) async fn run_for<T, P>(
 
 /// What an attempt needs to know of its call.
 pub(super) struct Context {
-    pub(super) protected: Option<Protected>,
+    /// In a box: an attempt is moved a few times, and its bytes with it.
+    pub(super) protected: Option<Box<Protected>>,
     policy: Arc<Policy>,
     call: crate::store::CallInfo,
     observed: ObservedCall,
@@ -114,11 +115,11 @@ impl Context {
         leader: Leader,
     ) -> Self {
         Self {
-            protected: Some(Protected {
+            protected: Some(Box::new(Protected {
                 identity: identity.clone(),
                 claim,
                 leader,
-            }),
+            })),
             policy: Arc::clone(request.policy),
             call: request.call.clone(),
             observed: ObservedCall::unobserved(),
