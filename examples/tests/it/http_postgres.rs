@@ -3,7 +3,7 @@
 use std::{panic, process::Stdio, time::Duration};
 
 use mcp_idempotent_examples::payments::postgres;
-use mcp_idempotent_tower::core::ErrorKind;
+use mcp_idempotent_tower::{core::ErrorKind, wire};
 use rmcp::{
     ErrorData, Peer, RoleClient, ServiceError, ServiceExt as _,
     model::{CallToolRequestParams, CallToolResult, RequestMetaObject},
@@ -119,6 +119,16 @@ impl Process {
         answer
     }
 
+    /// A message of the protocol, as it is.
+    async fn post(&self, headers: &str, message: &Value) -> String {
+        let headers = format!(
+            "Content-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\n{headers}"
+        );
+        self.http("POST", "/mcp", &headers, &message.to_string())
+            .await
+    }
+
     /// How many calls of a tool ended so, by the metrics endpoint.
     async fn calls(&self, tool: &str, outcome: &str) -> u32 {
         let metrics = self.http("GET", "/metrics", "", "").await;
@@ -135,6 +145,16 @@ impl Process {
             .find(|line| labels.iter().all(|label| line.contains(label)))
             .map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
     }
+}
+
+fn initialize() -> Value {
+    json!({
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18", "capabilities": {},
+            "clientInfo": { "name": "test", "version": "1" }
+        }
+    })
 }
 
 async fn call(
@@ -245,6 +265,8 @@ async fn a_user_whose_grant_was_withdrawn_gets_a_refusal_and_no_replay() {
             assert!(!text.contains("order_id"), "{text}");
         }
         assert_eq!(shop.orders().await, 1, "{first:?}");
+        let listed = call(bob.peer(), "list_orders", None, json!({})).await;
+        assert!(listed.unwrap_err().message.contains("no longer"));
         assert_eq!(after.calls("place_order", "unauthorized").await, 2);
         assert_eq!(after.calls("place_order", "replayed").await, 0);
 
@@ -259,14 +281,6 @@ async fn a_user_whose_grant_was_withdrawn_gets_a_refusal_and_no_replay() {
 async fn a_request_without_a_known_token_is_401() {
     Shop::open("unknown", async |shop| {
         let process = shop.start(&[]).await;
-        let body = json!({
-            "jsonrpc": "2.0", "id": 1, "method": "initialize",
-            "params": {
-                "protocolVersion": "2025-06-18", "capabilities": {},
-                "clientInfo": { "name": "test", "version": "1" }
-            }
-        })
-        .to_string();
         for (authorization, status) in [
             (String::new(), 401),
             ("Authorization: Bearer nonsense\r\n".into(), 401),
@@ -275,11 +289,7 @@ async fn a_request_without_a_known_token_is_401() {
             (format!("Authorization: Bearer {ALICE}x\r\n"), 401),
             (format!("Authorization: bearer {ALICE}\r\n"), 200),
         ] {
-            let headers = format!(
-                "Content-Type: application/json\r\n\
-                 Accept: application/json, text/event-stream\r\n{authorization}"
-            );
-            let answer = process.http("POST", "/mcp", &headers, &body).await;
+            let answer = process.post(&authorization, &initialize()).await;
             assert!(
                 answer.starts_with(&format!("HTTP/1.1 {status} ")),
                 "{authorization} {answer}"
@@ -322,6 +332,37 @@ async fn tools_that_know_nothing_of_keys_are_protected_too() {
         let retry = call(elsewhere.peer(), "place_order", None, arguments).await;
         assert!(!is_replay(&first.unwrap()));
         assert!(is_replay(&retry.unwrap()));
+        assert_eq!(shop.orders().await, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_key_in_the_place_that_sep_3182_chose_is_found() {
+    Shop::open("lifted", async |shop| {
+        let process = shop.start(&[]).await;
+        let signed_in = format!("Authorization: Bearer {ALICE}\r\n");
+        let answer = process.post(&signed_in, &initialize()).await;
+        assert!(answer.contains("\"idempotency\":{}"), "{answer}");
+        let session = answer
+            .lines()
+            .find(|line| line.to_lowercase().starts_with("mcp-session-id:"))
+            .expect(&answer);
+        let headers = format!("{signed_in}{session}\r\n");
+        let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        process.post(&headers, &initialized).await;
+        for (id, is_replay) in [(2, false), (3, true)] {
+            let placed = json!({
+                "jsonrpc": "2.0", "id": id, "method": "tools/call",
+                "params": {
+                    "name": "place_order", "idempotencyKey": "order-1",
+                    "arguments": { "item": "kettle", "quantity": 2 }
+                }
+            });
+            let answer = process.post(&headers, &placed).await;
+            assert!(answer.contains("\"order_id\":1"), "{answer}");
+            assert_eq!(answer.contains(wire::REPLAYED), is_replay, "{answer}");
+        }
         assert_eq!(shop.orders().await, 1);
     })
     .await;
