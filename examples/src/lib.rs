@@ -3,8 +3,10 @@
 //! | Example | Code | What it shows |
 //! | --- | --- | --- |
 //! | `payments` | [`payments`] | a server with `#[idempotent]` tools on SQLite, Postgres or memory |
+//! | `http_postgres` | [`http_postgres`] | a whole server behind the layer: axum, bearer tokens, several processes, metrics |
 //! | `retry_storm` | [`retry_storm`] | what retries do to it, with and without the attribute |
 
 pub mod command_line;
+pub mod http_postgres;
 pub mod payments;
 pub mod retry_storm;

@@ -139,7 +139,7 @@ fn loopback(text: &str) -> Result<SocketAddr, Stop> {
 }
 
 /// A plain name needs no quotes anywhere.
-fn schema(name: String) -> Result<String, Stop> {
+pub(crate) fn schema(name: String) -> Result<String, Stop> {
     let plain = name
         .bytes()
         .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod http_postgres;
+
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -317,6 +319,33 @@ async fn wrong_arguments_are_explained_and_exit_with_2() {
         ("payments", &["--http", "nonsense"], "127.0.0.1:8080"),
         ("payments", &["--hold-ms", "soon"], "milliseconds"),
         ("payments", &["--frobnicate"], "--frobnicate"),
+        ("http_postgres", &[], "--store"),
+        ("http_postgres", &["--store", "memory"], "postgres://URL"),
+        ("http_postgres", &["--store", "postgres://x"], "--user"),
+        ("http_postgres", &["--user", "alice"], "NAME=TOKEN"),
+        (
+            "http_postgres",
+            &["--user", "a=1", "--user", "a=2"],
+            "twice",
+        ),
+        ("http_postgres", &["--http", "0.0.0.0:8080"], "127.0.0.1"),
+        (
+            "http_postgres",
+            &["--store", "postgres://x", "--user", "a=1", "--user", "b=1"],
+            "token",
+        ),
+        (
+            "http_postgres",
+            &[
+                "--store",
+                "postgres://x",
+                "--user",
+                "a=1",
+                "--withdrawn",
+                "b",
+            ],
+            "--user",
+        ),
         ("retry_storm", &["--store", "memory"], "postgres://URL"),
         ("retry_storm", &["extra"], "extra"),
     ] {
@@ -331,7 +360,7 @@ async fn wrong_arguments_are_explained_and_exit_with_2() {
 
 #[tokio::test]
 async fn help_goes_to_standard_output_and_exits_with_0() {
-    for name in ["payments", "retry_storm"] {
+    for name in ["http_postgres", "payments", "retry_storm"] {
         let ended = run(name, &["--help"]).await;
         assert_eq!(ended.code, Some(0));
         assert!(ended.stdout.contains("--store postgres://URL"));
