@@ -126,10 +126,6 @@ impl<S: TransactionStore> Engine<S> {
     }
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "lives for one match; a box would cost an allocation on every call"
-)]
 enum Led<C> {
     Answer(Answer),
     Unprotected,

@@ -2,6 +2,7 @@
 
 mod cancellation;
 mod claims;
+#[cfg(feature = "testing")]
 mod conformance;
 pub(crate) mod database;
 mod endings;
