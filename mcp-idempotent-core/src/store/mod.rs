@@ -28,22 +28,21 @@
 //! 8. **Dropping is safe.** Dropping a transaction rolls it back. Dropping the future of any
 //!    method at any await point leaves no pooled connection inside a transaction.
 
+mod error;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
-use std::{
-    error::Error as StdError, fmt, future::Future, ops::DerefMut, sync::Arc, time::Duration,
-};
+use std::{future::Future, ops::DerefMut, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
+pub use self::error::{StoreError, StoreErrorKind};
 #[cfg(doc)]
 use crate::record::RecordState;
 use crate::{
-    error::CommitOutcome,
     fingerprint::{Fingerprint, RecordId},
     policy::OnExpired,
     record::{Record, Timestamp},
@@ -369,92 +368,4 @@ pub trait TransactionStore: Store {
         claim: Option<&Claim>,
         end: End,
     ) -> impl Future<Output = Ended> + Send;
-}
-
-/// What kind of trouble a store had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum StoreErrorKind {
-    /// The database is away, or no connection came free in time.
-    Unavailable,
-    /// Others were being served for longer than the bound.
-    Busy,
-    /// The database refused to serialise the transaction, or broke a deadlock; a repeat may pass.
-    Conflict,
-    /// The handler's transaction was aborted by a database error that the handler did not report.
-    Aborted,
-    /// Tables, rights or settings are not as they must be.
-    Misconfigured,
-    /// Anything else.
-    Other,
-}
-
-/// A store's error: opaque, with its [kind](StoreErrorKind), its source, and whether anything may
-/// have been committed.
-#[derive(Debug, Clone)]
-pub struct StoreError {
-    kind: StoreErrorKind,
-    outcome: CommitOutcome,
-    message: String,
-    source: Option<Arc<dyn StdError + Send + Sync>>,
-}
-
-impl StoreError {
-    /// An error that left nothing behind.
-    #[must_use]
-    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            outcome: CommitOutcome::NotCommitted,
-            message: message.into(),
-            source: None,
-        }
-    }
-
-    /// Keeps the cause.
-    #[must_use]
-    pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
-        self.source = Some(Arc::new(source));
-        self
-    }
-
-    /// Says that something may have been committed.
-    #[must_use]
-    pub fn with_outcome(mut self, outcome: CommitOutcome) -> Self {
-        self.outcome = outcome;
-        self
-    }
-
-    /// What kind of trouble it was.
-    #[must_use]
-    pub const fn kind(&self) -> StoreErrorKind {
-        self.kind
-    }
-
-    /// Whether anything may have been committed.
-    #[must_use]
-    pub const fn outcome(&self) -> CommitOutcome {
-        self.outcome
-    }
-
-    /// Whether a repeat may pass without anybody changing anything.
-    #[must_use]
-    pub const fn is_transient(&self) -> bool {
-        matches!(
-            self.kind,
-            StoreErrorKind::Unavailable | StoreErrorKind::Busy | StoreErrorKind::Conflict
-        )
-    }
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl StdError for StoreError {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_deref().map(|source| source as _)
-    }
 }
