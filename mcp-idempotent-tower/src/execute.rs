@@ -15,7 +15,6 @@ use crate::{
     idempotency::Idempotency,
     options::ToolOptions,
     result::{self, Handled, ToolResult},
-    scope::AuthorizeRequest,
     wire,
 };
 
@@ -41,6 +40,29 @@ impl From<Result<Self, NotCalled>> for Outcome {
     }
 }
 
+/// Begins an attempt, or answers. A macro, because each mode has an engine method of its own that
+/// borrows the request while it runs.
+macro_rules! begin {
+    ($begin:ident, $idempotency:expr, $policy:expr, $call:expr, $is_listed:expr) => {{
+        let (idempotency, call) = ($idempotency, $call);
+        let hook = idempotency.settings().authorize.as_ref();
+        let authorize = hook.map(|hook| $crate::scope::AuthorizeRequest {
+            hook,
+            context: &call.context,
+        });
+        $crate::execute::guarded(async {
+            let request = $crate::execute::identify(idempotency, $policy, call, $is_listed)?;
+            let request = match &authorize {
+                Some(authorize) => request.with_authorize(authorize),
+                None => request,
+            };
+            Ok(idempotency.engine.$begin(request).await)
+        })
+        .await
+    }};
+}
+pub(crate) use begin;
+
 /// Runs a handler in transaction mode. It is made only when it is to run.
 pub(crate) async fn in_transaction<S, H>(
     idempotency: &Idempotency<S>,
@@ -55,52 +77,28 @@ where
         + 'static,
 {
     let policy = idempotency.policy_of(options);
-    let answer = guarded(async {
-        let request = identify(idempotency, &policy, &call, true)?;
-        let authorize = idempotency
-            .settings()
-            .authorize
-            .as_ref()
-            .map(|hook| AuthorizeRequest {
-                hook,
-                context: &call.context,
-            });
-        let begun = match &authorize {
-            Some(authorize) => {
-                let request = request.with_authorize(authorize);
-                idempotency.engine.begin_transaction(request).await
-            }
-            None => idempotency.engine.begin_transaction(request).await,
-        };
-        match begun {
-            Begun::Answer(answer) => Ok(Err(answer)),
-            Begun::Attempt(attempt) => Ok(Ok(attempt)),
-            // Only lease mode can be told to do without a store.
-            Begun::Unprotected => Err(unprotected_transaction()),
-        }
+    let mut attempt = match begin!(begin_transaction, idempotency, &policy, &call, true) {
+        Err(refusal) => return refuse(idempotency, &refusal),
+        Ok(Begun::Answer(answer)) => return answer_without_running(idempotency, answer),
+        // Only lease mode can be told to do without a store.
+        Ok(Begun::Unprotected) => return refuse(idempotency, &unprotected_transaction()),
+        Ok(Begun::Attempt(attempt)) => attempt,
+    };
+    // In a box: the futures below each have a place for it.
+    let call = Box::new(without_added_argument(call, options));
+    let idempotency = idempotency.clone();
+    let handler = handler();
+    let running = idempotency.executions().enter();
+    DetachOnDrop::new(async move {
+        let _running = running;
+        let outcome = attempt
+            .run(move |connection| handler(*call, connection))
+            .await;
+        let handled = handled(outcome, CommitOutcome::NotCommitted);
+        let answer = attempt.finish(&handled).await;
+        answer_after_running(&idempotency, answer, handled)
     })
-    .await;
-    match answer {
-        Err(refusal) => refuse(idempotency, &refusal),
-        Ok(Err(answer)) => answer_without_running(idempotency, answer),
-        Ok(Ok(mut attempt)) => {
-            // In a box: the futures below each have a place for it.
-            let call = Box::new(without_added_argument(call, options));
-            let idempotency = idempotency.clone();
-            let handler = handler();
-            let running = idempotency.executions().enter();
-            DetachOnDrop::new(async move {
-                let _running = running;
-                let outcome = attempt
-                    .run(move |connection| handler(*call, connection))
-                    .await;
-                let handled = handled(outcome, CommitOutcome::NotCommitted);
-                let answer = attempt.finish(&handled).await;
-                answer_after_running(&idempotency, answer, handled)
-            })
-            .await
-        }
-    }
+    .await
 }
 
 /// Runs a handler in lease mode. It is made only when it is to run.
@@ -115,26 +113,7 @@ where
     H: FnOnce(Call) -> BoxFuture<'static, Result<Outcome, NotCalled>> + Send + 'static,
 {
     let policy = idempotency.policy_of(options);
-    let answer = guarded(async {
-        let request = identify(idempotency, &policy, &call, true)?;
-        let authorize = idempotency
-            .settings()
-            .authorize
-            .as_ref()
-            .map(|hook| AuthorizeRequest {
-                hook,
-                context: &call.context,
-            });
-        Ok(match &authorize {
-            Some(authorize) => {
-                let request = request.with_authorize(authorize);
-                idempotency.engine.begin(request).await
-            }
-            None => idempotency.engine.begin(request).await,
-        })
-    })
-    .await;
-    let attempt = match answer {
+    let attempt = match begin!(begin, idempotency, &policy, &call, true) {
         Err(refusal) => return refuse(idempotency, &refusal),
         Ok(Begun::Answer(answer)) => return answer_without_running(idempotency, answer),
         Ok(Begun::Attempt(attempt)) => Some(attempt),

@@ -14,7 +14,6 @@ use crate::{
     execute,
     extract::{Closed, Slot},
     result::{Handled, ToolResult},
-    scope::AuthorizeRequest,
     tool_call::ToolCall,
 };
 
@@ -33,31 +32,6 @@ pub(super) struct Execution<S> {
     pub(super) is_listed: bool,
 }
 
-/// Begins an attempt, or answers.
-macro_rules! begin {
-    ($execution:ident, $call:ident, $begin:ident) => {{
-        let engine = $execution.idempotency.engine();
-        let hook = $execution.idempotency.settings().authorize.as_ref();
-        let authorize = hook.map(|hook| AuthorizeRequest {
-            hook,
-            context: &$call.context,
-        });
-        execute::guarded(async {
-            let request = execute::identify(
-                &$execution.idempotency,
-                &$execution.policy,
-                &$call,
-                $execution.is_listed,
-            )?;
-            Ok(match &authorize {
-                Some(authorize) => engine.$begin(request.with_authorize(authorize)).await,
-                None => engine.$begin(request).await,
-            })
-        })
-        .await
-    }};
-}
-
 /// Lease mode, and calls that nothing protects.
 pub(super) async fn under_lease<S: Store>(
     execution: Execution<S>,
@@ -65,7 +39,13 @@ pub(super) async fn under_lease<S: Store>(
     handler: Handler,
 ) -> ToolResult {
     let (call, rest) = call.into_call();
-    let begun = begin!(execution, call, begin);
+    let begun = execute::begin!(
+        begin,
+        &execution.idempotency,
+        &execution.policy,
+        &call,
+        execution.is_listed
+    );
     let idempotency = execution.idempotency;
     let mut attempt = match begun {
         Err(refusal) => return execute::refuse(&idempotency, &refusal),
@@ -98,7 +78,13 @@ pub(super) fn in_transaction<S: TransactionStore>(
 ) -> BoxFuture<'static, ToolResult> {
     Box::pin(async move {
         let (call, rest) = call.into_call();
-        let begun = begin!(execution, call, begin_transaction);
+        let begun = execute::begin!(
+            begin_transaction,
+            &execution.idempotency,
+            &execution.policy,
+            &call,
+            execution.is_listed
+        );
         let Execution {
             idempotency,
             added_argument,
