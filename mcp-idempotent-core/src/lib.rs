@@ -41,17 +41,24 @@ pub use bytes::Bytes;
 pub use crate::{
     canonical::CanonicalArguments,
     engine::{
-        Answer, Authorize, Begun, DetachOnDrop, Engine, Interrupted, LeaseAttempt, LentAttempt,
-        Request, TransactionAttempt,
+        Answer, Authorize, BeginError, Begun, DetachOnDrop, Engine, InDoubtCall, Interrupted,
+        LeaseAttempt, LeaseHandle, LeaseTransaction, LentAttempt, NotCurrent, Request,
+        SweepSettings, Sweeper, TransactionAttempt, Verdict, Verify,
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
-    fingerprint::{Fingerprint, Identity, InvalidSecret, KeyKind, RecordId, Secret},
+    fingerprint::{
+        DownstreamKey, Fingerprint, Identity, InvalidRecordId, InvalidSecret, KeyKind, RecordId,
+        Secret,
+    },
     key::{IdempotencyKey, InvalidKey},
     outcome::{HandlerResult, ResultKind},
-    policy::{KeyRequirement, OnError, OnExpired, Policy, Wait},
+    policy::{InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnExpired, Policy, Wait},
     record::{Record, RecordState, Timestamp},
     scope::{Application, Scope},
-    store::{CallInfo, Store, StoreError, TransactionStore, memory::MemoryStore},
+    store::{
+        Audit, CallInfo, OperatorStore, RecordInfo, RecordQuery, RecordStatus, Resolution,
+        Resolved, Store, StoreError, TransactionStore, memory::MemoryStore,
+    },
 };
 
 /// The code in the operator's guide, compiled.

@@ -51,6 +51,22 @@ pub enum OnError {
     InDoubt,
 }
 
+/// What a call in lease mode means whose earlier attempt is in doubt: it may have acted, and
+/// nobody recorded its result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum OnDoubt {
+    /// It is refused as `idempotency_outcome_unknown` until an operator resolves the record.
+    #[default]
+    Fail,
+    /// It runs the handler again, as another attempt: a repeat is safe, for instance because the
+    /// outside call carries the [downstream key](crate::DownstreamKey).
+    Rerun,
+    /// It asks the author's own function, which asks the other side
+    /// ([`Request::with_verify`](crate::Request::with_verify)).
+    Verify,
+}
+
 /// What a call means whose record is past its retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
@@ -86,8 +102,19 @@ pub struct Policy {
     pub on_expired: OnExpired,
     /// How long the tombstone of an expired record is kept under [`OnExpired::Refuse`].
     pub tombstone: Duration,
-    /// Lease mode: how long a claim is honoured.
+    /// Lease mode: how long a claim is honoured without a heartbeat. After a crash a retry is told
+    /// for this long that the call is in progress.
     pub lease: Duration,
+    /// Lease mode: how often a running attempt renews its lease; `None` is a third of the lease.
+    pub heartbeat: Option<Duration>,
+    /// Lease mode: what a call means whose earlier attempt is in doubt.
+    pub on_doubt: OnDoubt,
+    /// Lease mode, [`OnDoubt::Verify`]: how long the author's function may take; after that it is
+    /// taken to have answered that it does not know.
+    pub verify_timeout: Duration,
+    /// Lease mode: how long a record is kept that is in doubt, from the end of its lease. Then it is
+    /// absent, and the same call is a new one.
+    pub in_doubt_retention: Duration,
     /// The largest result that is stored, in bytes as encoded.
     pub max_result_bytes: usize,
     /// Lease mode only: run the handler without any protection when the store cannot be reached,
@@ -102,11 +129,58 @@ impl Policy {
     pub const DEFAULT_WINDOW: Duration = Duration::from_secs(10 * 60);
     /// How long a duplicate waits: 30 seconds.
     pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
-    /// How long a lease-mode claim is honoured: 5 minutes.
-    pub const DEFAULT_LEASE: Duration = Duration::from_secs(5 * 60);
+    /// How long a lease-mode claim is honoured without a heartbeat: 2 minutes.
+    pub const DEFAULT_LEASE: Duration = Duration::from_secs(2 * 60);
+    /// How long the author's function may take that finds out about a call in doubt: 30 seconds.
+    pub const DEFAULT_VERIFY_TIMEOUT: Duration = Duration::from_secs(30);
+    /// How long a record in doubt is kept: 90 days.
+    pub const DEFAULT_IN_DOUBT_RETENTION: Duration = Duration::from_secs(90 * 24 * 60 * 60);
     /// The largest stored result: 1 MiB.
     pub const DEFAULT_MAX_RESULT_BYTES: usize = 1024 * 1024;
+
+    /// How often a running attempt renews its lease.
+    #[must_use]
+    pub fn heartbeat_period(&self) -> Duration {
+        self.heartbeat.unwrap_or(self.lease / 3)
+    }
+
+    /// Says what in the rules cannot hold.
+    ///
+    /// # Errors
+    ///
+    /// A heartbeat that is longer than half the lease would let one lost renewal end it; records in
+    /// doubt would be removed before completed ones.
+    pub fn check(&self) -> Result<(), InvalidPolicy> {
+        let heartbeat = self.heartbeat_period();
+        if heartbeat.is_zero() || heartbeat > self.lease / 2 {
+            return Err(InvalidPolicy(format!(
+                "the heartbeat is {heartbeat:?}; it must be more than zero and at most half of the lease, {:?}",
+                self.lease
+            )));
+        }
+        for (name, retention) in [("retention", self.retention), ("window", self.window)] {
+            if self.in_doubt_retention < retention {
+                return Err(InvalidPolicy(format!(
+                    "records in doubt are kept for {:?}; that must be at least the {name}, {retention:?}",
+                    self.in_doubt_retention
+                )));
+            }
+        }
+        Ok(())
+    }
 }
+
+/// Rules that cannot hold together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidPolicy(String);
+
+impl std::fmt::Display for InvalidPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidPolicy {}
 
 impl Default for Policy {
     fn default() -> Self {
@@ -121,6 +195,10 @@ impl Default for Policy {
             on_expired: OnExpired::default(),
             tombstone: Duration::from_secs(7 * 24 * 60 * 60),
             lease: Self::DEFAULT_LEASE,
+            heartbeat: None,
+            on_doubt: OnDoubt::default(),
+            verify_timeout: Self::DEFAULT_VERIFY_TIMEOUT,
+            in_doubt_retention: Self::DEFAULT_IN_DOUBT_RETENTION,
             max_result_bytes: Self::DEFAULT_MAX_RESULT_BYTES,
             run_unprotected_when_store_is_unavailable: false,
         }

@@ -67,8 +67,16 @@ pub enum RecordState {
         lease_remaining: Duration,
     },
     /// The lease ran out with no result, or the attempt said so: whether the handler acted is
-    /// unknown. Stays until an operator resolves it.
-    InDoubt,
+    /// unknown. Stays until an operator resolves it, an attempt takes over where the policy lets
+    /// it, or its own retention has passed.
+    InDoubt {
+        /// The token of the attempt that left it so.
+        token: i64,
+        /// How many attempts there were since its origin.
+        attempts: u32,
+        /// Since when.
+        since: Timestamp,
+    },
     /// Finished.
     Completed {
         /// The encoded result; `None` when it was too large to store.

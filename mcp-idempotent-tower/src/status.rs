@@ -187,7 +187,7 @@ impl Reader {
 fn found(is_asked_for: bool, record: Record, reader: &Reader) -> Value {
     match record.state {
         RecordState::InProgress { .. } => state("in_progress", "wait", IN_PROGRESS),
-        RecordState::InDoubt => state("in_doubt", "ask_operator", IN_DOUBT),
+        RecordState::InDoubt { .. } => state("in_doubt", "ask_operator", IN_DOUBT),
         RecordState::Expired => state("expired", "use_new_key", EXPIRED),
         RecordState::Completed { response, at } => {
             let mut answer = match response {

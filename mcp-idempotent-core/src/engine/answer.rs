@@ -7,12 +7,16 @@ use bytes::Bytes;
 use crate::{
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     fingerprint::{Identity, KeyKind},
+    policy::{InvalidPolicy, OnDoubt},
     record::{Record, RecordState, Timestamp},
     store::{StoreError, StoreErrorKind},
 };
 
 /// How long a caller is told to wait before it asks again for a call that still runs.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How long before the other side is asked again about a call in doubt.
+const VERIFY_AFTER: Duration = Duration::from_secs(5);
 
 /// The answer to one call.
 #[derive(Debug, Clone)]
@@ -45,7 +49,12 @@ pub(super) enum Decision {
     InProgress,
 }
 
-pub(super) fn decide(record: Record, identity: &Identity, joined: bool) -> Decision {
+pub(super) fn decide(
+    record: Record,
+    identity: &Identity,
+    on_doubt: OnDoubt,
+    joined: bool,
+) -> Decision {
     // An expired record says nothing about what was asked, so it comes before the fingerprint.
     if matches!(record.state, RecordState::Expired) {
         return Decision::Answer(Answer::Refused(expired()));
@@ -64,7 +73,11 @@ pub(super) fn decide(record: Record, identity: &Identity, joined: bool) -> Decis
             joined,
         }),
         RecordState::Completed { response: None, .. } => Answer::Refused(too_large()),
-        RecordState::InDoubt => Answer::Refused(in_doubt(identity.kind)),
+        RecordState::InDoubt { .. } => Answer::Refused(match on_doubt {
+            OnDoubt::Fail => in_doubt(identity.kind),
+            // The policy knows a way out, and it begins with another call.
+            OnDoubt::Rerun | OnDoubt::Verify => still_in_doubt(),
+        }),
         RecordState::Expired => Answer::Refused(expired()),
     })
 }
@@ -132,6 +145,19 @@ fn in_doubt(key: KeyKind) -> Refusal {
     )
 }
 
+/// Whether the call took effect is not known yet; asking again may tell.
+pub(super) fn still_in_doubt() -> Refusal {
+    Refusal::new(
+        ErrorKind::OutcomeUnknown,
+        CommitOutcome::Unknown,
+        Action::RetrySameKey,
+        "An earlier call with this idempotency key ended without telling whether it took effect, \
+         and that could not be found out yet. Send the same call with the same key again to find \
+         out; do not use a new key.",
+    )
+    .with_retry_after(VERIFY_AFTER)
+}
+
 fn too_large() -> Refusal {
     Refusal::new(
         ErrorKind::ResultTooLarge,
@@ -177,6 +203,18 @@ pub(super) fn lease_too_short(lease: Duration, limit: Duration) -> Refusal {
         "The server's lease is too short for its store, so the call was not executed. The server's \
          log names the remedy.",
     )
+}
+
+pub(super) fn invalid_policy(error: InvalidPolicy) -> Refusal {
+    tracing::error!(%error, "the tool's policy cannot hold");
+    Refusal::new(
+        ErrorKind::Misconfigured,
+        CommitOutcome::NotCommitted,
+        Action::AskOperator,
+        "The server's rules for this tool contradict each other, so the call was not executed. The \
+         server's log names the remedy.",
+    )
+    .with_source(error)
 }
 
 pub(super) fn another_secret() -> Refusal {
@@ -309,13 +347,51 @@ pub(super) fn encode_failed(error: Box<dyn std::error::Error + Send + Sync>) -> 
     )
 }
 
-pub(super) fn fenced() -> Refusal {
+pub(super) fn fenced(on_doubt: OnDoubt) -> Refusal {
     tracing::error!("a late attempt was fenced");
+    match on_doubt {
+        OnDoubt::Fail => Refusal::new(
+            ErrorKind::OutcomeUnknown,
+            CommitOutcome::Unknown,
+            Action::AskOperator,
+            "The call lost its lease and with it the right to record its result. It may have taken \
+             effect; ask the operator to look before repeating it.",
+        ),
+        OnDoubt::Rerun | OnDoubt::Verify => Refusal::new(
+            ErrorKind::OutcomeUnknown,
+            CommitOutcome::Unknown,
+            Action::RetrySameKey,
+            "The call lost its lease and with it the right to record its result. It may have taken \
+             effect; send the same call with the same key again to find out, and do not use a new \
+             key.",
+        ),
+    }
+}
+
+/// The handler acted outside, and what it wrote then was not committed.
+pub(super) fn not_committed_after_acting(error: StoreError, on_doubt: OnDoubt) -> Refusal {
+    tracing::error!(
+        error = &error as &dyn std::error::Error,
+        "a handler's transaction could not be committed after its outside call; its call is in doubt"
+    );
+    let (action, message) = match on_doubt {
+        OnDoubt::Fail => (
+            Action::AskOperator,
+            "The call ran, but the database could not commit what it wrote. What it did elsewhere \
+             may have taken effect; ask the operator to look before repeating it.",
+        ),
+        OnDoubt::Rerun | OnDoubt::Verify => (
+            Action::RetrySameKey,
+            "The call ran, but the database could not commit what it wrote. What it did elsewhere \
+             may have taken effect. Send the same call with the same key again; do not use a new \
+             key.",
+        ),
+    };
     Refusal::new(
         ErrorKind::OutcomeUnknown,
         CommitOutcome::Unknown,
-        Action::AskOperator,
-        "The call took longer than its lease and has lost the right to record its result. It may \
-         have taken effect; ask the operator to look before repeating it.",
+        action,
+        message,
     )
+    .with_source(error)
 }

@@ -6,19 +6,22 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::Instrument as _;
 
 use super::{
-    Answer, Begun, Engine, LeaseAttempt, Request, TransactionAttempt,
+    Answer, Begun, Engine, Inner, LeaseAttempt, Request, TransactionAttempt,
     answer::{self, Decision},
     attempt::{self, Context, HeldLease},
     detach::DetachOnDrop,
     flight::{Entry, Leader, Ticket, Wake},
+    lease::{Kept, Terms},
+    plan,
     secret::Unchecked,
+    verify::{self, Verified},
 };
 use crate::{
     error::Refusal,
-    fingerprint::Identity,
-    policy::{Policy, Wait},
+    fingerprint::{DownstreamSeed, Identity},
+    policy::{OnDoubt, Policy, Wait},
     record::RecordState,
-    store::{Claim, Claimed, Store, StoreError, StoreErrorKind, TransactionStore},
+    store::{CallInfo, Claim, Claimed, Lease, Store, StoreError, StoreErrorKind, TransactionStore},
     telemetry::{Mode, ObservedCall, Outcome},
 };
 
@@ -30,12 +33,15 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// How often a claim is repeated that the database refused to serialise.
 const CLAIM_REPEATS: u32 = 3;
 
+/// How often a call in doubt is tried to be taken over that others take over too.
+const TAKE_OVERS: u32 = 8;
+
 impl<S: Store> Engine<S> {
     /// Begins a call in lease mode: the claim is durable before the handler runs.
     ///
     /// Dropping the future leaves nothing behind: a claim that was on its way is released.
     pub async fn begin(&self, request: Request<'_>) -> Begun<LeaseAttempt<S>> {
-        let observed = request.observe(&self.inner.application, Mode::Lease);
+        let mut observed = request.observe(&self.inner.application, Mode::Lease);
         let request = Request {
             observed: Some(&observed),
             ..request
@@ -48,23 +54,38 @@ impl<S: Store> Engine<S> {
             observed.refused(&refusal);
             return Begun::Answer(Answer::Refused(refusal));
         }
+        if let Err(error) = request.policy.check() {
+            let refusal = answer::invalid_policy(error);
+            observed.refused(&refusal);
+            return Begun::Answer(Answer::Refused(refusal));
+        }
         let fail_open = request.policy.run_unprotected_when_store_is_unavailable;
+        let claiming = Claiming {
+            take_over: match request.policy.on_doubt {
+                OnDoubt::Fail => false,
+                OnDoubt::Rerun => true,
+                OnDoubt::Verify => request.verify.is_some(),
+            },
+            keep_origin: request
+                .identity
+                .as_ref()
+                .map_or(Duration::ZERO, |identity| {
+                    plan::retention(request.policy, identity.kind)
+                }),
+            terms: Terms {
+                lease: request.policy.lease,
+                heartbeat: request.policy.heartbeat_period(),
+            },
+        };
         let claimed = self
             .lead_or_answer(&request, fail_open, |claim| {
-                let store = Arc::clone(&self.inner.store);
+                let inner = Arc::clone(&self.inner);
                 // The claim may be committed when this caller is gone: somebody has to release it.
                 DetachOnDrop::new(async move {
-                    let Some(claim) = claim else {
-                        return Ok(Claimed::New(None));
-                    };
-                    Ok(match store.claim(&claim).await? {
-                        Claimed::New(lease) => {
-                            Claimed::New(Some(HeldLease::new(Arc::clone(&store), lease)))
-                        }
-                        Claimed::InProgress => Claimed::InProgress,
-                        Claimed::Conflict => Claimed::Conflict,
-                        Claimed::Found(record) => Claimed::Found(record),
-                    })
+                    match claim {
+                        Some(claim) => inner.claim_lease(claim, claiming).await,
+                        None => Ok(Claimed::New(None)),
+                    }
                 })
             })
             .instrument(observed.span())
@@ -86,8 +107,123 @@ impl<S: Store> Engine<S> {
             Led::Claimed {
                 held: Some(held),
                 context,
-            } => Begun::Attempt(LeaseAttempt::new(held, context.observed_by(observed))),
+            } => match (request.policy.on_doubt, request.verify) {
+                (OnDoubt::Verify, Some(verify)) if held.in_doubt => {
+                    let mut noted = ObservedCall::unobserved();
+                    let verified =
+                        verify::verify(verify, held, context, request.policy, &mut noted)
+                            .instrument(observed.span())
+                            .await;
+                    observed.as_noted_in(&noted);
+                    match verified {
+                        Verified::Run(held, context) => {
+                            Begun::Attempt(LeaseAttempt::new(held, context.observed_by(observed)))
+                        }
+                        Verified::Answer(answer) => {
+                            observed.answered(&answer);
+                            Begun::Answer(answer)
+                        }
+                    }
+                }
+                _ => Begun::Attempt(LeaseAttempt::new(held, context.observed_by(observed))),
+            },
         }
+    }
+
+    /// An attempt at a call that nothing protects, after [`Begun::Unprotected`]: for handlers that
+    /// ask for their [`LeaseHandle`](super::LeaseHandle) all the same. Its downstream keys are new
+    /// each time.
+    #[must_use]
+    pub fn unprotected_attempt(&self, call: CallInfo, policy: &Arc<Policy>) -> LeaseAttempt<S> {
+        let terms = Terms {
+            lease: policy.lease,
+            heartbeat: policy.heartbeat_period(),
+        };
+        let kept = Kept::new(
+            Arc::clone(&self.inner.store),
+            None,
+            terms,
+            Instant::now(),
+            DownstreamSeed::unique(),
+            call.clone(),
+        );
+        let request = Request::unprotected(call, policy);
+        LeaseAttempt::new(
+            HeldLease::new(Arc::new(kept), false, Duration::ZERO),
+            Context::unprotected(&request),
+        )
+    }
+}
+
+/// How a lease is claimed.
+#[derive(Clone, Copy)]
+struct Claiming {
+    take_over: bool,
+    keep_origin: Duration,
+    terms: Terms,
+}
+
+impl<S: Store> Inner<S> {
+    async fn claim_lease(
+        &self,
+        claim: Claim,
+        claiming: Claiming,
+    ) -> Result<Claimed<Option<HeldLease<S>>>, StoreError> {
+        let mut tries = 0;
+        loop {
+            let asked = Instant::now();
+            let record = match self.store.claim(&claim).await? {
+                Claimed::New(lease) => {
+                    let held = self.hold(lease, &claim, claiming, asked, false);
+                    return Ok(Claimed::New(Some(held)));
+                }
+                Claimed::InProgress => return Ok(Claimed::InProgress),
+                Claimed::Conflict => return Ok(Claimed::Conflict),
+                Claimed::Found(record) => record,
+            };
+            let RecordState::InDoubt { token, .. } = record.state else {
+                return Ok(Claimed::Found(record));
+            };
+            if !claiming.take_over || record.fingerprint != claim.fingerprint {
+                return Ok(Claimed::Found(record));
+            }
+            let asked = Instant::now();
+            if let Some(lease) = self.store.take_over(&claim, token).await? {
+                let held = self.hold(lease, &claim, claiming, asked, true);
+                return Ok(Claimed::New(Some(held)));
+            }
+            // Somebody was faster; whoever it was decides.
+            tries += 1;
+            if tries >= TAKE_OVERS {
+                return Ok(Claimed::InProgress);
+            }
+        }
+    }
+
+    fn hold(
+        &self,
+        lease: Lease,
+        claim: &Claim,
+        claiming: Claiming,
+        asked: Instant,
+        in_doubt: bool,
+    ) -> HeldLease<S> {
+        let seed = DownstreamSeed::new(
+            &claim.id,
+            &claim.fingerprint,
+            lease.origin,
+            self.secret.as_ref(),
+        );
+        let kept = Arc::new(Kept::new(
+            Arc::clone(&self.store),
+            Some(lease),
+            claiming.terms,
+            asked,
+            seed,
+            claim.call.clone(),
+        ));
+        self.heart.keep(&kept);
+        HeldLease::new(kept, in_doubt, claiming.keep_origin)
     }
 }
 
@@ -241,10 +377,12 @@ impl<S: Store> Engine<S> {
             return refusal.into();
         }
         match wake {
-            Wake::Record(record) => match answer::decide(record, identity, true) {
-                Decision::Answer(answer) => Led::Answer(answer),
-                Decision::InProgress => answer::in_progress().into(),
-            },
+            Wake::Record(record) => {
+                match answer::decide(record, identity, request.policy.on_doubt, true) {
+                    Decision::Answer(answer) => Led::Answer(answer),
+                    Decision::InProgress => answer::in_progress().into(),
+                }
+            }
             Wake::InputRequired(response) => Led::Answer(Answer::Replayed(super::Replay {
                 response,
                 at: None,
@@ -272,6 +410,7 @@ impl<S: Store> Engine<S> {
         claim.key_prefix.clone_from(&identity.key_prefix);
         claim.on_expired = request.policy.on_expired;
         claim.lease = request.policy.lease;
+        claim.in_doubt_retention = request.policy.in_doubt_retention;
         let mut pause = FIRST_PAUSE;
         let mut waiting = None;
         let mut repeats = 0;
@@ -301,7 +440,8 @@ impl<S: Store> Engine<S> {
                     return answer::conflict().into();
                 }
                 Ok(Claimed::Found(record)) => {
-                    match answer::decide(record.clone(), identity, false) {
+                    let on_doubt = request.policy.on_doubt;
+                    match answer::decide(record.clone(), identity, on_doubt, false) {
                         Decision::Answer(answer) => {
                             leader.share(&record);
                             return Led::Answer(answer);

@@ -5,10 +5,14 @@ mod attempt;
 mod begin;
 mod detach;
 mod flight;
+mod lease;
 mod lent;
+mod operator;
 mod plan;
 mod secret;
 mod status;
+mod sweep;
+mod verify;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -28,10 +32,16 @@ pub use self::{
     attempt::{Interrupted, LeaseAttempt, TransactionAttempt},
     detach::DetachOnDrop,
     flight::Round,
+    lease::{BeginError, LeaseHandle, LeaseTransaction, NotCurrent},
     lent::LentAttempt,
+    sweep::{SweepSettings, Sweeper},
+    verify::{InDoubtCall, Verdict, Verify},
 };
 
-use self::flight::{Flights, WaiterLimits};
+use self::{
+    flight::{Flights, WaiterLimits},
+    lease::Heart,
+};
 
 /// Recognises retries and runs each call once. Cheap to clone; clones share everything.
 pub struct Engine<S> {
@@ -44,6 +54,7 @@ struct Inner<S> {
     secret: Option<Secret>,
     secret_fits: tokio::sync::OnceCell<()>,
     flights: Arc<Flights>,
+    heart: Arc<Heart<S>>,
 }
 
 impl<S: Store> Engine<S> {
@@ -167,6 +178,7 @@ impl<S: Store> EngineBuilder<S> {
                 secret: self.secret,
                 secret_fits: tokio::sync::OnceCell::new(),
                 flights: Arc::new(Flights::new(self.waiters)),
+                heart: Arc::new(Heart::new()),
             }),
         }
     }
@@ -202,6 +214,7 @@ pub struct Request<'a> {
     policy: &'a Arc<Policy>,
     round: Round,
     authorize: Option<&'a dyn Authorize>,
+    verify: Option<&'a dyn Verify>,
     tool_is_listed: bool,
     observed: Option<&'a ObservedCall>,
 }
@@ -216,6 +229,7 @@ impl<'a> Request<'a> {
             policy,
             round: None,
             authorize: None,
+            verify: None,
             tool_is_listed: true,
             observed: None,
         }
@@ -230,6 +244,7 @@ impl<'a> Request<'a> {
             policy,
             round: None,
             authorize: None,
+            verify: None,
             tool_is_listed: true,
             observed: None,
         }
@@ -246,6 +261,14 @@ impl<'a> Request<'a> {
     #[must_use]
     pub const fn with_authorize(mut self, authorize: &'a dyn Authorize) -> Self {
         self.authorize = Some(authorize);
+        self
+    }
+
+    /// Asks about a call in doubt, where the policy says [`OnDoubt::Verify`](crate::OnDoubt).
+    /// Without it such a call is refused as under [`OnDoubt::Fail`](crate::OnDoubt).
+    #[must_use]
+    pub const fn with_verify(mut self, verify: &'a dyn Verify) -> Self {
+        self.verify = Some(verify);
         self
     }
 

@@ -9,6 +9,8 @@ use super::Secret;
 pub(super) const RECORD_ID: &str = "mcp-idempotent/record-id";
 pub(super) const FINGERPRINT: &str = "mcp-idempotent/fingerprint";
 pub(super) const SECRET_CHECK: &str = "mcp-idempotent/secret-check";
+pub(super) const DOWNSTREAM_SEED: &str = "mcp-idempotent/downstream-seed";
+pub(super) const DOWNSTREAM_KEY: &str = "mcp-idempotent/downstream-key";
 
 /// SHA-256, or HMAC-SHA-256 under a secret, over fields that are each preceded by their length.
 pub(super) enum FieldHash {

@@ -12,18 +12,26 @@
 //! | id of a derived key | `mcp-idempotent/record-id`, application, scope, `derived`, version of the canonical form (one byte), tool, canonical arguments |
 //! | fingerprint | `mcp-idempotent/fingerprint`, record id (32 bytes), tool, canonical arguments |
 //! | check value of a secret | `mcp-idempotent/secret-check` |
+//! | seed of downstream keys | `mcp-idempotent/downstream-seed`, record id (32 bytes), fingerprint (33 bytes, as stored), origin (64-bit big-endian) |
+//! | downstream key | `mcp-idempotent/downstream-key`, seed (32 bytes), name of the step; the first 128 bits, as a UUID of version 8 |
 //!
-//! The hash is SHA-256, or HMAC-SHA-256 under a [`Secret`]. The tool takes no part in the id of
+//! The hash is SHA-256, or HMAC-SHA-256 under a [`Secret`] (not again for a downstream key, whose
+//! seed is keyed). The tool takes no part in the id of
 //! an explicit key: one key used on two tools is one record, and so a conflict. Nor does the
 //! version of the canonical form: the id of an explicit key never changes.
 
+mod downstream;
 mod hash;
 mod secret;
 
 use std::fmt;
 
+pub(crate) use self::downstream::DownstreamSeed;
 use self::hash::FieldHash;
-pub use self::secret::{InvalidSecret, Secret};
+pub use self::{
+    downstream::DownstreamKey,
+    secret::{InvalidSecret, Secret},
+};
 use crate::{
     canonical::CanonicalArguments,
     key::IdempotencyKey,
@@ -78,6 +86,49 @@ impl RecordId {
         Self(hash.finish())
     }
 }
+
+/// 64 hex digits.
+impl fmt::Display for RecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in &self.0 {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// 64 hex digits, in lower or upper case.
+impl std::str::FromStr for RecordId {
+    type Err = InvalidRecordId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRecordId> {
+        let digits = text.as_bytes();
+        if digits.len() != 64 {
+            return Err(InvalidRecordId);
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            for digit in pair {
+                let value = char::from(*digit).to_digit(16).ok_or(InvalidRecordId)?;
+                *byte = (*byte << 4) | u8::try_from(value).map_err(|_| InvalidRecordId)?;
+            }
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// A record's id is 64 hex digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InvalidRecordId;
+
+impl fmt::Display for InvalidRecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a record's id is 64 hex digits")
+    }
+}
+
+impl std::error::Error for InvalidRecordId {}
 
 impl fmt::Debug for RecordId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

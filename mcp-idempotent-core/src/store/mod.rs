@@ -16,20 +16,27 @@
 //!    [`RecordState::Expired`] to a claim with [`OnExpired::Refuse`]. It neither blocks a new
 //!    claim nor is overwritten in a way that lets two racing claims both succeed.
 //! 4. **Fencing.** [`Lease::token`] grows and is never used twice, also after the record was
-//!    released or swept. [`Store::complete`], [`Store::release`] and [`Store::abandon`] change a
-//!    record only while it is in progress under that very token; otherwise they answer
-//!    [`LeaseEnd::Fenced`] and change nothing.
+//!    released or swept. [`Store::renew`], [`Store::complete`], [`Store::release`],
+//!    [`Store::abandon`] and [`End::Complete`] change a record only while it is in progress under
+//!    that very token and its lease has not ended; otherwise they answer [`LeaseEnd::Fenced`]
+//!    ([`Ended::Fenced`]) and change nothing.
 //! 5. **A lapsed lease is in doubt.** It is reported as [`RecordState::InDoubt`] and is never
-//!    claimed anew, swept or expired.
+//!    claimed anew. [`Store::take_over`] alone makes it run again. It is kept for
+//!    [`Claim::in_doubt_retention`] from the end of its lease, then it is absent as any expired
+//!    record is.
 //! 6. **Record and effect are one.** [`TransactionStore::end`] with [`End::Commit`] makes the
 //!    handler's writes and the record durable together, or neither. A success is reported only
 //!    after the database has confirmed exactly that.
 //! 7. **Bytes stay bytes.** A response is returned as it was given.
-//! 8. **Dropping is safe.** Dropping a transaction rolls it back. Dropping the future of any
+//! 8. **An origin outlives its attempts.** [`Lease::origin`] is the first attempt's token. It
+//!    stays when another attempt takes over, and when the key is released to be kept and claimed
+//!    anew before that has passed. A record that expired, or was forgotten, leaves none.
+//! 9. **Dropping is safe.** Dropping a transaction rolls it back. Dropping the future of any
 //!    method at any await point leaves no pooled connection inside a transaction.
 
 mod error;
 pub mod memory;
+mod operator;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]
@@ -39,7 +46,13 @@ use std::{future::Future, ops::DerefMut, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-pub use self::error::{StoreError, StoreErrorKind};
+pub use self::{
+    error::{StoreError, StoreErrorKind},
+    operator::{
+        Audit, InvalidAudit, OperatorStore, RecordInfo, RecordQuery, RecordStatus, Resolution,
+        ResolutionKind, Resolved, ResolvedBy,
+    },
+};
 #[cfg(doc)]
 use crate::record::RecordState;
 use crate::{
@@ -101,6 +114,8 @@ pub struct Claim {
     pub on_expired: OnExpired,
     /// Lease mode: how long the claim is honoured without renewal.
     pub lease: Duration,
+    /// Lease mode: how long the record is kept once it is in doubt.
+    pub in_doubt_retention: Duration,
 }
 
 impl Claim {
@@ -114,6 +129,7 @@ impl Claim {
             key_prefix: None,
             on_expired: OnExpired::New,
             lease: crate::policy::Policy::DEFAULT_LEASE,
+            in_doubt_retention: crate::policy::Policy::DEFAULT_IN_DOUBT_RETENTION,
         }
     }
 }
@@ -158,17 +174,36 @@ pub struct Lease {
     pub id: RecordId,
     /// The fencing token.
     pub token: i64,
+    /// The token of the first attempt at this call; see the [contract](self#contract), 8.
+    pub origin: i64,
+    /// The how manieth attempt since the origin this is; the first is 1.
+    pub attempts: u32,
 }
 
 impl Lease {
-    /// A lease as a store grants it.
+    /// A lease as a store grants it to a first attempt.
     #[must_use]
     pub const fn new(id: RecordId, token: i64) -> Self {
-        Self { id, token }
+        Self {
+            id,
+            token,
+            origin: token,
+            attempts: 1,
+        }
+    }
+
+    /// A lease of an attempt that is not the first.
+    #[must_use]
+    pub const fn after(self, origin: i64, attempts: u32) -> Self {
+        Self {
+            origin,
+            attempts,
+            ..self
+        }
     }
 }
 
-/// What finishing a lease did.
+/// What a change of a lease did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
@@ -220,6 +255,9 @@ pub enum End {
     RollBackAndRecord(Completion),
     /// Roll the handler's writes back; nothing is recorded.
     RollBack,
+    /// Commit the handler's writes and complete this lease, together: for a transaction that was
+    /// begun without a claim, while the lease holds the key.
+    Complete(Lease, Completion),
 }
 
 /// How a transaction ended.
@@ -243,6 +281,8 @@ pub enum Ended {
     EndedByHandler,
     /// The connection was lost at the commit and what became of it could not be found out.
     Unknown(StoreError),
+    /// The record is no longer under the lease's token; nothing of this one was committed.
+    Fenced,
 }
 
 /// Keeps records. See the [contract](self#contract).
@@ -301,6 +341,33 @@ pub trait Store: Send + Sync + 'static {
         claim: &Claim,
     ) -> impl Future<Output = Result<Claimed<Lease>, StoreError>> + Send;
 
+    /// Lease mode: claims, under a new token, a call that is in doubt: one that `token` left so,
+    /// for the same fingerprint. Whoever held `token` is fenced. `None` when the record is not, or
+    /// no longer, in doubt under that token; nothing was changed then.
+    ///
+    /// As durable as [`claim`](Self::claim).
+    ///
+    /// # Errors
+    ///
+    /// As [`claim`](Self::claim).
+    fn take_over(
+        &self,
+        claim: &Claim,
+        token: i64,
+    ) -> impl Future<Output = Result<Option<Lease>, StoreError>> + Send;
+
+    /// Lease mode: honours the claim for this long from now. A lease that has ended is not
+    /// revived.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked; the lease ends when it would have, or was renewed.
+    fn renew(
+        &self,
+        lease: &Lease,
+        period: Duration,
+    ) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
+
     /// Lease mode: records the result.
     ///
     /// # Errors
@@ -313,12 +380,17 @@ pub trait Store: Send + Sync + 'static {
         completion: Completion,
     ) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
 
-    /// Lease mode: removes the claim; the key is free.
+    /// Lease mode: gives the claim back; the key is free. For `keep_origin` the next claim of it is
+    /// another attempt of the same origin; zero forgets it at once.
     ///
     /// # Errors
     ///
     /// As [`complete`](Self::complete).
-    fn release(&self, lease: &Lease) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
+    fn release(
+        &self,
+        lease: &Lease,
+        keep_origin: Duration,
+    ) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
 
     /// Lease mode: says that the attempt ended without telling: the record is in doubt now.
     ///
@@ -327,8 +399,8 @@ pub trait Store: Send + Sync + 'static {
     /// As [`complete`](Self::complete).
     fn abandon(&self, lease: &Lease) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
 
-    /// Removes up to `limit` expired records, and never one in progress or in doubt. Answers how
-    /// many it removed or reduced to a tombstone.
+    /// Removes up to `limit` records past their retention, and never one that is in progress, or
+    /// in doubt within its own. Answers how many it removed or reduced to a tombstone.
     ///
     /// # Errors
     ///

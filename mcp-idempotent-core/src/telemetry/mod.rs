@@ -157,9 +157,21 @@ impl ObservedCall {
         };
     }
 
+    /// The handler ran as another attempt at a call in doubt.
+    pub(crate) fn ran_again(&mut self) {
+        if self.if_executed == Outcome::Executed {
+            self.if_executed = Outcome::Rerun;
+        }
+    }
+
     /// Something that the answer does not tell.
     pub(crate) const fn note(&mut self, outcome: Outcome) {
         self.noted = Some(outcome);
+    }
+
+    /// What was noted while the call itself was lent.
+    pub(crate) const fn as_noted_in(&mut self, other: &Self) {
+        self.noted = other.noted;
     }
 
     pub(crate) fn answered(self, answer: &Answer) {

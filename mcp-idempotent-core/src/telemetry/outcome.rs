@@ -23,6 +23,10 @@ pub enum Outcome {
     /// Transaction mode: the handler panicked or held its transaction for too long, and was
     /// rolled back.
     Interrupted,
+    /// The handler ran again, after an attempt that is in doubt, and its own result is the answer.
+    Rerun,
+    /// The author's function found out that a call in doubt took effect, and its result was given.
+    Verified,
     /// The handler ran, and from here on its record is in doubt.
     LeftInDoubt,
     /// Refused: the key was used for another call.
@@ -67,6 +71,8 @@ impl Outcome {
         Self::InputRequired,
         Self::NotCalled,
         Self::Interrupted,
+        Self::Rerun,
+        Self::Verified,
         Self::LeftInDoubt,
         Self::Conflict,
         Self::InProgress,
@@ -96,6 +102,8 @@ impl Outcome {
             Self::InputRequired => "input_required",
             Self::NotCalled => "not_called",
             Self::Interrupted => "interrupted",
+            Self::Rerun => "rerun",
+            Self::Verified => "verified",
             Self::LeftInDoubt => "left_in_doubt",
             Self::Conflict => "conflict",
             Self::InProgress => "in_progress",

@@ -102,7 +102,7 @@ pub async fn a_released_key_is_free_and_its_token_is_not_reused<H: Harness>(harn
         assert!(tokens.insert(lease.token), "a token was reused");
         assert!(lease.token > last, "tokens grow");
         last = lease.token;
-        let end = harness.store().release(&lease).await;
+        let end = harness.store().release(&lease, Duration::ZERO).await;
         assert!(matches!(end, Ok(LeaseEnd::Done(_))));
         assert!(record_of(harness.store(), &claim).await.is_none());
     }
@@ -126,7 +126,7 @@ pub async fn a_completed_attempt_cannot_be_changed<H: Harness>(harness: Arc<H>) 
 pub async fn a_wrong_token_is_fenced<H: Harness>(harness: Arc<H>) {
     let claim = fresh_claim();
     let stale = lease_of(harness.store(), &claim).await;
-    let end = harness.store().release(&stale).await;
+    let end = harness.store().release(&stale, Duration::ZERO).await;
     assert!(matches!(end, Ok(LeaseEnd::Done(_))));
     assert_fenced(&harness, &stale).await;
     let current = lease_of(harness.store(), &claim).await;
@@ -142,10 +142,10 @@ pub async fn an_abandoned_attempt_is_in_doubt<H: Harness>(harness: Arc<H>) {
     assert!(matches!(end, Ok(LeaseEnd::Done(_))));
     assert!(matches!(
         state_of(harness.store(), &claim).await,
-        RecordState::InDoubt
+        RecordState::InDoubt { .. }
     ));
     assert_fenced(&harness, &lease).await;
-    harness.age(claim.id, claim.lease * 1000).await;
+    harness.age(claim.id, claim.in_doubt_retention / 2).await;
     assert_in_doubt(&harness, &claim).await;
 }
 
@@ -159,7 +159,7 @@ pub async fn a_lapsed_lease_is_in_doubt_and_is_not_claimed_anew<H: Harness>(harn
     ));
     harness.age(claim.id, 2 * MINUTE).await;
     assert_in_doubt(&harness, &claim).await;
-    harness.age(claim.id, claim.lease * 1000).await;
+    harness.age(claim.id, claim.in_doubt_retention / 2).await;
     harness
         .store()
         .sweep(1000)
@@ -221,7 +221,7 @@ pub async fn racing_claims_of_an_expired_record_win_once<H: Harness>(harness: Ar
             }
         }
         assert_eq!(won.len(), 1);
-        let end = harness.store().release(&won[0]).await;
+        let end = harness.store().release(&won[0], Duration::ZERO).await;
         assert!(matches!(end, Ok(LeaseEnd::Done(_))));
     }
 }
@@ -366,20 +366,24 @@ pub async fn two_keys_do_not_meet<H: Harness>(harness: Arc<H>) {
     lease_of(harness.store(), &two).await;
 }
 
-async fn assert_fenced<H: Harness>(harness: &Arc<H>, lease: &Lease) {
+pub(super) async fn assert_fenced<H: Harness>(harness: &Arc<H>, lease: &Lease) {
     let store = harness.store();
+    let late = store.renew(lease, MINUTE).await;
+    assert!(matches!(late, Ok(LeaseEnd::Fenced)), "{late:?}");
     let late = store.complete(lease, result("late")).await;
     assert!(matches!(late, Ok(LeaseEnd::Fenced)), "{late:?}");
-    let late = store.release(lease).await;
-    assert!(matches!(late, Ok(LeaseEnd::Fenced)), "{late:?}");
+    for keep_origin in [Duration::ZERO, MINUTE] {
+        let late = store.release(lease, keep_origin).await;
+        assert!(matches!(late, Ok(LeaseEnd::Fenced)), "{late:?}");
+    }
     let late = store.abandon(lease).await;
     assert!(matches!(late, Ok(LeaseEnd::Fenced)), "{late:?}");
 }
 
-async fn assert_in_doubt<H: Harness>(harness: &Arc<H>, claim: &crate::store::Claim) {
+pub(super) async fn assert_in_doubt<H: Harness>(harness: &Arc<H>, claim: &crate::store::Claim) {
     let claimed = harness.store().claim(claim).await;
     assert!(
-        matches!(&claimed, Ok(Claimed::Found(record)) if matches!(record.state, RecordState::InDoubt)),
+        matches!(&claimed, Ok(Claimed::Found(record)) if matches!(record.state, RecordState::InDoubt { .. })),
         "{claimed:?}"
     );
 }

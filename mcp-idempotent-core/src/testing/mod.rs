@@ -28,7 +28,11 @@
 //! ```
 
 #[expect(missing_docs, reason = "each function's name is its rule")]
+mod attempt;
+#[expect(missing_docs, reason = "each function's name is its rule")]
 mod lease;
+#[expect(missing_docs, reason = "each function's name is its rule")]
+mod operator;
 #[expect(missing_docs, reason = "each function's name is its rule")]
 mod transaction;
 
@@ -46,7 +50,7 @@ use crate::{
 };
 
 #[doc(hidden)]
-pub use self::{lease::*, transaction::*};
+pub use self::{attempt::*, lease::*, operator::*, transaction::*};
 
 /// A store under test.
 pub trait Harness: Send + Sync + 'static {
@@ -97,6 +101,32 @@ macro_rules! store_conformance {
             a_look_up_sees_the_record_and_claims_nothing
             an_inspection_tells_what_a_key_holds_and_claims_nothing
             two_keys_do_not_meet
+            a_renewed_lease_lasts_longer
+            a_lapsed_lease_is_not_revived
+            a_call_in_doubt_can_be_taken_over_and_fences_who_had_it
+            nothing_but_the_same_call_in_doubt_is_taken_over
+            one_of_many_take_overs_wins
+            a_record_in_doubt_is_kept_for_its_own_retention
+            a_key_that_was_given_back_remembers_its_origin
+            what_is_left_of_a_free_key_is_forgotten_unswept_too
+            racing_claims_of_a_free_key_win_once
+        }
+    };
+}
+
+/// As [`store_conformance!`], for the rules of [`OperatorStore`](crate::OperatorStore).
+#[macro_export]
+macro_rules! operator_store_conformance {
+    ($harness:expr) => {
+        $crate::__conformance! { $harness =>
+            an_operator_sees_where_each_record_stands
+            a_listing_has_pages_and_filters
+            a_call_resolved_as_committed_is_replayed
+            a_call_resolved_as_committed_without_a_result_never_runs_again
+            a_released_call_is_another_attempt_of_its_origin
+            a_call_resolved_as_not_committed_begins_anew
+            only_what_was_seen_is_resolved
+            the_trail_of_a_free_key_is_swept_when_it_has_been_kept
         }
     };
 }
@@ -118,6 +148,10 @@ macro_rules! transaction_store_conformance {
             a_lease_claim_does_not_pass_a_running_transaction
             a_transaction_does_not_pass_a_running_lease
             another_call_under_the_key_is_a_conflict_afterwards
+            a_lease_is_completed_together_with_a_transaction
+            a_fenced_lease_commits_nothing_of_its_transaction
+            a_lapsed_lease_commits_nothing_of_its_transaction
+            a_transaction_passes_what_is_left_of_a_free_key
         }
     };
 }

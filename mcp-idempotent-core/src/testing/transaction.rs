@@ -233,7 +233,7 @@ pub async fn a_transaction_does_not_pass_a_running_lease<H: TransactionHarness>(
         Ok(other) => panic!("expected the record, found {}", name_of(&other)),
         Err(error) => panic!("the store did not answer: {error:?}"),
     }
-    let end = harness.store().release(&lease).await;
+    let end = harness.store().release(&lease, Duration::ZERO).await;
     assert!(matches!(end, Ok(LeaseEnd::Done(_))));
     drop(begin(&*harness, &claim).await);
 }
@@ -251,5 +251,97 @@ pub async fn another_call_under_the_key_is_a_conflict_afterwards<H: TransactionH
         Ok(Claimed::Found(record)) => assert_eq!(record.fingerprint, claim.fingerprint),
         Ok(other) => panic!("expected the record, found {}", name_of(&other)),
         Err(error) => panic!("the store did not answer: {error:?}"),
+    }
+}
+
+pub async fn a_lease_is_completed_together_with_a_transaction<H: TransactionHarness>(
+    harness: Arc<H>,
+) {
+    let store = harness.store();
+    let claim = fresh_claim();
+    let lease = lease_of(store, &claim).await;
+    let mut transaction = begin_unclaimed(&*harness, &claim).await;
+    harness.write(&mut transaction).await;
+    let end = End::Complete(lease.clone(), result("done"));
+    let ended = store.end(transaction, None, end).await;
+    let Ended::AsAsked(committed) = ended else {
+        panic!("expected a commit, found {ended:?}");
+    };
+    assert_eq!(harness.effects().await, 1);
+    let RecordState::Completed { response, at } = state_of(store, &claim).await else {
+        panic!("expected a completed record");
+    };
+    assert_eq!(response.as_deref(), Some(&b"done"[..]));
+    assert_eq!(at, committed);
+}
+
+pub async fn a_fenced_lease_commits_nothing_of_its_transaction<H: TransactionHarness>(
+    harness: Arc<H>,
+) {
+    let store = harness.store();
+    let claim = fresh_claim();
+    let mut stale = lease_of(store, &claim).await;
+    stale.token += 1;
+    let mut transaction = begin_unclaimed(&*harness, &claim).await;
+    harness.write(&mut transaction).await;
+    let end = End::Complete(stale, result("late"));
+    let ended = store.end(transaction, None, end).await;
+    assert!(matches!(ended, Ended::Fenced), "{ended:?}");
+    assert_eq!(harness.effects().await, 0);
+    assert!(matches!(
+        state_of(store, &claim).await,
+        RecordState::InProgress { .. }
+    ));
+}
+
+pub async fn a_lapsed_lease_commits_nothing_of_its_transaction<H: TransactionHarness>(
+    harness: Arc<H>,
+) {
+    let store = harness.store();
+    let claim = fresh_claim();
+    let lease = lease_of(store, &claim).await;
+    harness.age(claim.id, claim.lease * 2).await;
+    let mut transaction = begin_unclaimed(&*harness, &claim).await;
+    harness.write(&mut transaction).await;
+    let end = End::Complete(lease, result("late"));
+    let ended = store.end(transaction, None, end).await;
+    assert!(matches!(ended, Ended::Fenced), "{ended:?}");
+    assert_eq!(harness.effects().await, 0);
+    assert!(matches!(
+        state_of(store, &claim).await,
+        RecordState::InDoubt { .. }
+    ));
+}
+
+pub async fn a_transaction_passes_what_is_left_of_a_free_key<H: TransactionHarness>(
+    harness: Arc<H>,
+) {
+    let store = harness.store();
+    let claim = fresh_claim();
+    let lease = lease_of(store, &claim).await;
+    let end = store.release(&lease, 10 * claim.lease).await;
+    assert!(matches!(end, Ok(LeaseEnd::Done(_))), "{end:?}");
+    let mut transaction = begin(&*harness, &claim).await;
+    harness.write(&mut transaction).await;
+    let ended = store
+        .end(transaction, Some(&claim), End::Commit(result("done")))
+        .await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    assert_eq!(harness.effects().await, 1);
+    assert!(matches!(
+        state_of(store, &claim).await,
+        RecordState::Completed { .. }
+    ));
+}
+
+async fn begin_unclaimed<H: TransactionHarness>(harness: &H, claim: &Claim) -> TransactionOf<H> {
+    match harness
+        .store()
+        .begin(&claim.call, None)
+        .await
+        .expect("the store answers")
+    {
+        Claimed::New(transaction) => transaction,
+        other => panic!("expected a transaction, found {}", name_of(&other)),
     }
 }

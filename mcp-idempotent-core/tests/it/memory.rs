@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use mcp_idempotent_core::{MemoryStore, RecordId, store_conformance, testing::Harness};
+use mcp_idempotent_core::{
+    MemoryStore, RecordId, operator_store_conformance, store_conformance, testing::Harness,
+};
 
 struct Memory(MemoryStore);
 
@@ -22,3 +24,12 @@ store_conformance!(async {
     tokio::time::pause();
     Memory(MemoryStore::new())
 });
+
+mod operator {
+    use super::*;
+
+    operator_store_conformance!(async {
+        tokio::time::pause();
+        Memory(MemoryStore::new())
+    });
+}

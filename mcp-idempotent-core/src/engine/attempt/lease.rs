@@ -1,53 +1,118 @@
 //! An attempt in lease mode.
 
-use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::runtime::Handle;
 use tracing::Instrument as _;
 
-use super::{Context, Interrupted, end_without_record, holding};
+use super::{Context, Interrupted, Protected, end_without_record, holding};
 use crate::{
     engine::{
         Answer, answer,
+        lease::{Ending, Kept, LeaseHandle, Left},
         plan::{self, LeasePlan},
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
-    outcome::HandlerResult,
-    record::{Record, RecordState},
-    store::{Lease, LeaseEnd, Store},
+    outcome::{HandlerResult, ResultKind},
+    policy::Policy,
+    record::{Record, RecordState, Timestamp},
+    store::{Ended, LeaseEnd, Store},
     telemetry::{ObservedCall, Outcome},
 };
 
-/// A lease that somebody has to finish. Dropped before the handler started it is released, after
+/// A lease that somebody has to finish. Dropped while nobody can have acted it is released, after
 /// that its record is in doubt.
 pub(in crate::engine) struct HeldLease<S: Store> {
-    store: Arc<S>,
-    lease: Option<Lease>,
+    kept: Arc<Kept<S>>,
+    /// An earlier attempt may have acted.
+    pub(in crate::engine) in_doubt: bool,
     started: bool,
+    /// For how long a released key remembers where it comes from.
+    keep_origin: Duration,
+    finished: bool,
 }
 
 impl<S: Store> HeldLease<S> {
-    pub(in crate::engine) const fn new(store: Arc<S>, lease: Lease) -> Self {
+    pub(in crate::engine) const fn new(
+        kept: Arc<Kept<S>>,
+        in_doubt: bool,
+        keep_origin: Duration,
+    ) -> Self {
         Self {
-            store,
-            lease: Some(lease),
+            kept,
+            in_doubt,
             started: false,
+            keep_origin,
+            finished: false,
         }
+    }
+
+    pub(in crate::engine) fn handle(&self) -> LeaseHandle {
+        LeaseHandle::new(Arc::clone(&self.kept))
+    }
+
+    /// Frees the key. What was never started leaves no trace, unless an attempt before it was.
+    async fn release(&mut self, acted: bool) {
+        self.finished = true;
+        if let Err(error) = release(&self.kept, acted, self.keep_origin).await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "a claim could not be released; its call is in doubt once the lease ends"
+            );
+        }
+    }
+
+    pub(in crate::engine) async fn abandon(&mut self) {
+        self.finished = true;
+        if let Err(error) = abandon(&self.kept).await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "an attempt in doubt could not be told to the store; its lease will lapse"
+            );
+        }
+    }
+}
+
+async fn release<S: Store>(
+    kept: &Kept<S>,
+    acted: bool,
+    keep_origin: Duration,
+) -> Result<(), crate::StoreError> {
+    let Some(lease) = kept.lease() else {
+        return Ok(());
+    };
+    let keep = if acted || lease.attempts > 1 {
+        keep_origin
+    } else {
+        Duration::ZERO
+    };
+    kept.store.release(lease, keep).await.map(drop)
+}
+
+async fn abandon<S: Store>(kept: &Kept<S>) -> Result<(), crate::StoreError> {
+    match kept.lease() {
+        Some(lease) => kept.store.abandon(lease).await.map(drop),
+        None => Ok(()),
     }
 }
 
 impl<S: Store> Drop for HeldLease<S> {
     fn drop(&mut self) {
-        let (Some(lease), Ok(runtime)) = (self.lease.take(), Handle::try_current()) else {
+        self.kept.end();
+        if self.finished || self.kept.lease().is_none() {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let (store, started) = (Arc::clone(&self.store), self.started);
+        let (kept, may_have_acted) = (Arc::clone(&self.kept), self.started || self.in_doubt);
+        let keep_origin = self.keep_origin;
         drop(runtime.spawn(async move {
-            let ended = if started {
-                store.abandon(&lease).await
+            let ended = if may_have_acted {
+                abandon(&kept).await
             } else {
-                store.release(&lease).await
+                release(&kept, false, keep_origin).await
             };
             if let Err(error) = ended {
                 tracing::warn!(
@@ -61,8 +126,8 @@ impl<S: Store> Drop for HeldLease<S> {
 
 /// An attempt in lease mode. Dropping it after the handler started leaves the record in doubt.
 pub struct LeaseAttempt<S: Store> {
-    held: HeldLease<S>,
-    context: Context,
+    pub(in crate::engine) held: HeldLease<S>,
+    pub(in crate::engine) context: Context,
 }
 
 impl<S: Store> LeaseAttempt<S> {
@@ -70,7 +135,14 @@ impl<S: Store> LeaseAttempt<S> {
         Self { held, context }
     }
 
-    /// Runs the handler, in this task.
+    /// What the handler can know of its lease, and do under it.
+    #[must_use]
+    pub fn handle(&self) -> LeaseHandle {
+        self.held.handle()
+    }
+
+    /// Runs the handler, in this task. A handler that holds a
+    /// [transaction](crate::engine::LeaseTransaction) for longer than the store allows is dropped.
     ///
     /// # Errors
     ///
@@ -78,15 +150,25 @@ impl<S: Store> LeaseAttempt<S> {
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
         self.held.started = true;
-        holding(&self.context, AssertUnwindSafe(handler).catch_unwind())
-            .await
-            .map_err(|_| Interrupted::Panicked)
+        let kept = &self.held.kept;
+        let handler = holding(&self.context, AssertUnwindSafe(handler).catch_unwind());
+        if kept.store.transaction_limit().is_none() {
+            return handler.await.map_err(|_| Interrupted::Panicked);
+        }
+        tokio::select! {
+            biased;
+            ended = handler => ended.map_err(|_| Interrupted::Panicked),
+            () = kept.over_time() => Err(Interrupted::OverTime),
+        }
     }
 
     /// Ends the attempt as the handler's result and the policy say, and answers the caller.
     /// [`Answer::Executed`] means that the handler's own result is the answer.
     pub async fn finish<R: HandlerResult + ?Sized>(mut self, result: &R) -> Answer {
         let mut observed = self.context.handled(result.kind());
+        if self.held.in_doubt {
+            observed.ran_again();
+        }
         let span = observed.span();
         let answer = self.end(result, &mut observed).instrument(span).await;
         observed.answered(&answer);
@@ -103,11 +185,34 @@ impl<S: Store> LeaseAttempt<S> {
                 protected, policy, ..
             },
         } = self;
-        let (Some(protected), Some(lease)) = (protected, held.lease.clone()) else {
-            return Answer::Executed;
-        };
         let kind = result.kind();
-        match plan::lease(kind, policy.on_error, protected.identity.kind) {
+        let left = held.kept.close_transaction();
+        let Some(protected) = protected else {
+            return end_unprotected(kind, left).await;
+        };
+        let transaction = match left {
+            Left::Nothing => None,
+            Left::Transaction(transaction) => Some(transaction),
+            Left::StillHeld => {
+                observed.note(Outcome::LeftInDoubt);
+                held.abandon().await;
+                return protected.refuse(answer::still_held());
+            }
+        };
+        let plan = match plan::lease(kind, policy.on_error, protected.identity.kind) {
+            // This attempt may have done nothing; the one before it may have acted.
+            LeasePlan::Release if held.in_doubt => LeasePlan::InDoubt,
+            plan => plan,
+        };
+        // Only a success commits what was written; an error is recorded without it.
+        let transaction = match transaction {
+            Some(transaction) if !commits(kind) => {
+                drop(transaction.roll_back().await);
+                None
+            }
+            kept => kept,
+        };
+        match plan {
             LeasePlan::Record => {
                 let response = match result.encode() {
                     Ok(response) => response,
@@ -124,40 +229,24 @@ impl<S: Store> LeaseAttempt<S> {
                         ));
                     }
                 };
-                let completion = protected.completion(&policy, &response);
-                let ended = held.store.complete(&lease, completion).await;
-                held.lease = None;
-                match ended {
-                    Ok(LeaseEnd::Done(at)) => {
-                        protected.share(response, at);
-                        Answer::Executed
+                match transaction {
+                    Some(transaction) => {
+                        complete_with(
+                            held,
+                            transaction,
+                            protected,
+                            &policy,
+                            response.clone(),
+                            observed,
+                        )
+                        .await
                     }
-                    Ok(LeaseEnd::Fenced) => {
-                        observed.note(Outcome::Fenced);
-                        protected.refuse(answer::fenced())
-                    }
-                    Err(error) => {
-                        // The effect has happened and its result is known: the one caller who is
-                        // here gets it. A retry finds the record in doubt.
-                        tracing::error!(
-                            error = &error as &dyn std::error::Error,
-                            "a result could not be recorded; its call is in doubt once the lease ends"
-                        );
-                        observed.note(Outcome::LeftInDoubt);
-                        protected.leader.fail();
-                        Answer::Executed
-                    }
+                    None => complete(held, protected, &policy, response, observed).await,
                 }
             }
             LeasePlan::Release => {
-                let ended = held.store.release(&lease).await;
-                held.lease = None;
-                if let Err(error) = ended {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "a claim could not be released; its call is in doubt once the lease ends"
-                    );
-                }
+                let acted = !matches!(kind, ResultKind::NotExecuted | ResultKind::NotCalled);
+                held.release(acted).await;
                 end_without_record(protected.leader, kind, result);
                 Answer::Executed
             }
@@ -169,21 +258,143 @@ impl<S: Store> LeaseAttempt<S> {
                     "a call is in doubt: its handler ended without telling whether it took effect"
                 );
                 observed.note(Outcome::LeftInDoubt);
-                let ended = held.store.abandon(&lease).await;
-                held.lease = None;
-                if let Err(error) = ended {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "an attempt in doubt could not be told to the store; its lease will lapse"
-                    );
-                }
-                protected.leader.share(&Record::new(
-                    protected.identity.fingerprint,
-                    RecordState::InDoubt,
-                ));
+                held.abandon().await;
+                protected.share_in_doubt(&held);
                 Answer::Executed
             }
         }
+    }
+}
+
+const fn commits(kind: ResultKind) -> bool {
+    matches!(kind, ResultKind::Success | ResultKind::Task)
+}
+
+async fn complete<S: Store>(
+    mut held: HeldLease<S>,
+    protected: Box<Protected>,
+    policy: &Policy,
+    response: bytes::Bytes,
+    observed: &mut ObservedCall,
+) -> Answer {
+    match held.complete(&protected, policy, &response).await {
+        Ok(LeaseEnd::Done(at)) => {
+            protected.share(response, at);
+            Answer::Executed
+        }
+        Ok(LeaseEnd::Fenced) => {
+            observed.note(Outcome::Fenced);
+            protected.refuse(answer::fenced(policy.on_doubt))
+        }
+        Err(error) => {
+            // The effect has happened and its result is known: the one caller who is here gets
+            // it. A retry finds the record in doubt.
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "a result could not be recorded; its call is in doubt once the lease ends"
+            );
+            observed.note(Outcome::LeftInDoubt);
+            protected.leader.fail();
+            Answer::Executed
+        }
+    }
+}
+
+impl<S: Store> HeldLease<S> {
+    pub(in crate::engine) async fn complete(
+        &mut self,
+        protected: &Protected,
+        policy: &Policy,
+        response: &bytes::Bytes,
+    ) -> Result<LeaseEnd, crate::StoreError> {
+        let Some(lease) = self.kept.lease() else {
+            return Ok(LeaseEnd::Fenced);
+        };
+        let completion = protected.completion(policy, response);
+        let ended = self.kept.store.complete(lease, completion).await;
+        self.finished = true;
+        ended
+    }
+}
+
+/// The handler has acted outside, and its writes commit together with the record. Where they do
+/// not, the outside call may have been made all the same.
+async fn complete_with<S: Store>(
+    mut held: HeldLease<S>,
+    transaction: Box<dyn Ending>,
+    protected: Box<Protected>,
+    policy: &Policy,
+    response: bytes::Bytes,
+    observed: &mut ObservedCall,
+) -> Answer {
+    let Some(lease) = held.kept.lease().cloned() else {
+        return Answer::Executed;
+    };
+    let completion = protected.completion(policy, &response);
+    match transaction.complete(lease, completion).await {
+        Ended::AsAsked(at) => {
+            held.finished = true;
+            protected.share(response, at);
+            Answer::Executed
+        }
+        Ended::Fenced | Ended::Lost(_) | Ended::LostInProgress => {
+            held.finished = true;
+            observed.note(Outcome::Fenced);
+            protected.refuse(answer::fenced(policy.on_doubt))
+        }
+        Ended::Aborted(error) => {
+            observed.note(Outcome::LeftInDoubt);
+            held.abandon().await;
+            protected.refuse(answer::not_committed_after_acting(error, policy.on_doubt))
+        }
+        Ended::EndedByHandler => {
+            observed.note(Outcome::LeftInDoubt);
+            held.abandon().await;
+            protected.refuse(answer::ended_by_handler())
+        }
+        // The commit may still be under way: the lease lapses into doubt, or is completed.
+        Ended::Unknown(error) => {
+            held.finished = true;
+            protected.refuse(answer::commit_unknown(error))
+        }
+    }
+}
+
+async fn end_unprotected(kind: ResultKind, left: Left) -> Answer {
+    match left {
+        Left::Nothing => Answer::Executed,
+        Left::StillHeld => Answer::Refused(answer::still_held()),
+        Left::Transaction(transaction) if !commits(kind) => {
+            drop(transaction.roll_back().await);
+            Answer::Executed
+        }
+        Left::Transaction(transaction) => match transaction.commit().await {
+            Ended::AsAsked(_) => Answer::Executed,
+            Ended::Aborted(error) => Answer::Refused(answer::not_committed_after_acting(
+                error,
+                crate::policy::OnDoubt::Fail,
+            )),
+            Ended::EndedByHandler => Answer::Refused(answer::ended_by_handler()),
+            Ended::Unknown(error) => Answer::Refused(answer::commit_unknown(error)),
+            Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced => {
+                Answer::Refused(answer::in_progress())
+            }
+        },
+    }
+}
+
+impl Protected {
+    /// Those who joined are told what a record in doubt means to them.
+    pub(in crate::engine) fn share_in_doubt<S: Store>(self, held: &HeldLease<S>) {
+        let lease = held.kept.lease();
+        self.leader.share(&Record::new(
+            self.identity.fingerprint,
+            RecordState::InDoubt {
+                token: lease.map_or(0, |lease| lease.token),
+                attempts: lease.map_or(1, |lease| lease.attempts),
+                since: Timestamp::from_micros(0),
+            },
+        ));
     }
 }
 

@@ -156,7 +156,7 @@ impl std::fmt::Debug for Context {
 }
 
 impl Protected {
-    fn completion(&self, policy: &Policy, response: &Bytes) -> Completion {
+    pub(super) fn completion(&self, policy: &Policy, response: &Bytes) -> Completion {
         let fits = response.len() <= policy.max_result_bytes;
         let mut completion = Completion::new(
             fits.then(|| response.clone()),
@@ -169,7 +169,7 @@ impl Protected {
     }
 
     /// Those who joined get the full result, also where it was too large to store.
-    fn share(self, response: Bytes, at: Timestamp) {
+    pub(super) fn share(self, response: Bytes, at: Timestamp) {
         self.leader.share(&Record::new(
             self.identity.fingerprint,
             RecordState::Completed {
@@ -181,7 +181,8 @@ impl Protected {
 
     /// The record of another call decides for this one, and for those who joined it.
     fn lose_to(self, record: Record) -> Answer {
-        match answer::decide(record.clone(), &self.identity, false) {
+        let on_doubt = crate::policy::OnDoubt::Fail;
+        match answer::decide(record.clone(), &self.identity, on_doubt, false) {
             Decision::Answer(answer) => {
                 self.leader.share(&record);
                 answer

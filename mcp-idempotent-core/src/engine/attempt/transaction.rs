@@ -95,7 +95,9 @@ impl<S: TransactionStore> TransactionAttempt<S> {
                 Ended::Aborted(error) => Answer::Refused(answer::not_committed(error)),
                 Ended::EndedByHandler => Answer::Refused(answer::ended_by_handler()),
                 Ended::Unknown(error) => Answer::Refused(answer::commit_unknown(error)),
-                Ended::Lost(_) | Ended::LostInProgress => Answer::Refused(answer::in_progress()),
+                Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced => {
+                    Answer::Refused(answer::in_progress())
+                }
             };
         };
         let response = if plan == TransactionPlan::RollBack {
@@ -135,7 +137,8 @@ impl<S: TransactionStore> TransactionAttempt<S> {
             }
             (Ended::Aborted(error), _) => protected.refuse(answer::not_committed(error)),
             (Ended::Lost(record), _) => protected.lose_to(record),
-            (Ended::LostInProgress, _) => {
+            // A store answers `Fenced` to the end of a lease alone.
+            (Ended::LostInProgress | Ended::Fenced, _) => {
                 protected.leader.step_down();
                 Answer::Refused(answer::in_progress())
             }

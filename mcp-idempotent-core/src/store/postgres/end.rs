@@ -35,7 +35,7 @@ impl PostgresStore {
                 self.record_after_rollback(transaction, claim, &completion)
                     .await
             }
-            (End::RollBackAndRecord(_) | End::RollBack, claim) => {
+            (End::Complete(..) | End::RollBackAndRecord(_) | End::RollBack, claim) => {
                 self.roll_back_unrecorded(transaction, claim).await
             }
         }

@@ -295,7 +295,15 @@ impl Store for PostgresStore {
         self.complete_lease(lease, &completion).await
     }
 
-    async fn release(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
+    async fn take_over(&self, _: &Claim, _: i64) -> Result<Option<Lease>, StoreError> {
+        Err(StoreError::new(StoreErrorKind::Other, "not there yet"))
+    }
+
+    async fn renew(&self, _: &Lease, _: Duration) -> Result<LeaseEnd, StoreError> {
+        Err(StoreError::new(StoreErrorKind::Other, "not there yet"))
+    }
+
+    async fn release(&self, lease: &Lease, _: Duration) -> Result<LeaseEnd, StoreError> {
         self.release_lease(lease).await
     }
 

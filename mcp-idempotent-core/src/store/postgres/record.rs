@@ -40,7 +40,11 @@ impl Stored {
                     .map(Bytes::from),
                 at: Timestamp::from_micros(row.try_get(4)?),
             },
-            2 => RecordState::InDoubt,
+            2 => RecordState::InDoubt {
+                token: row.try_get(5)?,
+                attempts: 1,
+                since: Timestamp::from_micros(0),
+            },
             _ => RecordState::Expired,
         };
         Ok(Self {

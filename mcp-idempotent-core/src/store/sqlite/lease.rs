@@ -74,7 +74,15 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn release(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
+    async fn take_over(&self, _: &Claim, _: i64) -> Result<Option<Lease>, StoreError> {
+        Err(StoreError::new(StoreErrorKind::Other, "not there yet"))
+    }
+
+    async fn renew(&self, _: &Lease, _: Duration) -> Result<LeaseEnd, StoreError> {
+        Err(StoreError::new(StoreErrorKind::Other, "not there yet"))
+    }
+
+    async fn release(&self, lease: &Lease, _: Duration) -> Result<LeaseEnd, StoreError> {
         let statement = &self.shared.statements.release;
         self.end_lease("releasing", statement, held(lease)).await
     }

@@ -37,7 +37,11 @@ fn decode(row: &SqliteRow) -> Result<Record, sqlx::Error> {
                 u64::try_from(row.try_get::<i64, _>(4)?).unwrap_or(0),
             ),
         },
-        IN_DOUBT => RecordState::InDoubt,
+        IN_DOUBT => RecordState::InDoubt {
+            token: 0,
+            attempts: 1,
+            since: Timestamp::from_micros(0),
+        },
         COMPLETED => RecordState::Completed {
             response: row.try_get::<Option<Vec<u8>>, _>(2)?.map(Bytes::from),
             at: Timestamp::from_micros(row.try_get(3)?),

@@ -89,7 +89,7 @@ impl TransactionStore for SqliteStore {
             (End::RollBackAndRecord(completion), Some(claim)) => {
                 self.roll_back_and_record(checkout, claim, completion).await
             }
-            (End::RollBackAndRecord(_) | End::RollBack, claim) => {
+            (End::Complete(..) | End::RollBackAndRecord(_) | End::RollBack, claim) => {
                 self.roll_back(checkout, claim).await
             }
         }

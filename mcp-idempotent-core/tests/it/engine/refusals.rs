@@ -1,3 +1,4 @@
+use std::time::Duration;
 use std::{
     future::Future,
     pin::Pin,
@@ -159,10 +160,16 @@ impl Store for Elsewhere {
         }
         Ok(Claimed::New(Lease::new(claim.id, 1)))
     }
+    async fn take_over(&self, _: &Claim, _: i64) -> Result<Option<Lease>, StoreError> {
+        panic!("nothing was run")
+    }
+    async fn renew(&self, _: &Lease, _: Duration) -> Result<LeaseEnd, StoreError> {
+        panic!("nothing was run")
+    }
     async fn complete(&self, _: &Lease, _: Completion) -> Result<LeaseEnd, StoreError> {
         panic!("nothing was run")
     }
-    async fn release(&self, _: &Lease) -> Result<LeaseEnd, StoreError> {
+    async fn release(&self, _: &Lease, _: Duration) -> Result<LeaseEnd, StoreError> {
         self.released.store(true, Ordering::SeqCst);
         Ok(LeaseEnd::Fenced)
     }
@@ -224,10 +231,16 @@ impl Store for Away {
     async fn claim(&self, _: &Claim) -> Result<Claimed<Lease>, StoreError> {
         Self::error()
     }
+    async fn take_over(&self, _: &Claim, _: i64) -> Result<Option<Lease>, StoreError> {
+        Self::error()
+    }
+    async fn renew(&self, _: &Lease, _: Duration) -> Result<LeaseEnd, StoreError> {
+        Self::error()
+    }
     async fn complete(&self, _: &Lease, _: Completion) -> Result<LeaseEnd, StoreError> {
         Self::error()
     }
-    async fn release(&self, _: &Lease) -> Result<LeaseEnd, StoreError> {
+    async fn release(&self, _: &Lease, _: Duration) -> Result<LeaseEnd, StoreError> {
         Self::error()
     }
     async fn abandon(&self, _: &Lease) -> Result<LeaseEnd, StoreError> {

@@ -125,7 +125,10 @@ async fn end_dropped_at_any_poll_commits_both_or_neither() {
             let recorded = loop {
                 match other.claim(&claim).await {
                     Ok(Claimed::New(lease)) => {
-                        other.release(&lease).await.unwrap();
+                        other
+                            .release(&lease, std::time::Duration::ZERO)
+                            .await
+                            .unwrap();
                         break false;
                     }
                     Ok(Claimed::Found(_)) => break true,

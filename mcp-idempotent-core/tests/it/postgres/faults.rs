@@ -36,7 +36,9 @@ async fn until_answered(database: &Database, key: &str) {
                 match database.store.end(transaction, Some(&claim), end).await {
                     Ended::AsAsked(_) | Ended::Lost(_) => return,
                     Ended::Aborted(_) | Ended::LostInProgress | Ended::Unknown(_) => {}
-                    Ended::EndedByHandler => panic!("the handler did no such thing"),
+                    Ended::EndedByHandler | Ended::Fenced => {
+                        panic!("the handler did no such thing")
+                    }
                 }
             }
             Ok(Claimed::Found(_)) => return,

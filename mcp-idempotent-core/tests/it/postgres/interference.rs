@@ -41,7 +41,7 @@ fn ends() -> [End; 4] {
 async fn is_in_doubt(store: &PostgresStore, claim: &mcp_idempotent_core::store::Claim) {
     let found = store.begin(&claim.call, Some(claim)).await;
     assert!(
-        matches!(&found, Ok(Claimed::Found(record)) if matches!(record.state, RecordState::InDoubt)),
+        matches!(&found, Ok(Claimed::Found(record)) if matches!(record.state, RecordState::InDoubt { .. })),
         "{found:?}"
     );
 }
@@ -129,7 +129,7 @@ async fn a_doubt_beats_an_attempt_that_got_in_meanwhile() {
     assert!(matches!(ended, Ended::EndedByHandler), "{ended:?}");
     let ended = database.commit(second, &claim, "second").await;
     assert!(
-        matches!(&ended, Ended::Lost(record) if matches!(record.state, RecordState::InDoubt)),
+        matches!(&ended, Ended::Lost(record) if matches!(record.state, RecordState::InDoubt { .. })),
         "{ended:?}"
     );
     assert!(database.effects().await.is_empty());

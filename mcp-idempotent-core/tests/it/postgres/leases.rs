@@ -50,7 +50,11 @@ async fn a_claim_is_durable_and_a_completion_need_not_be_whatever_the_defaults()
             .await
             .unwrap();
         let second = lease(&database, "two").await;
-        database.store.release(&second).await.unwrap();
+        database
+            .store
+            .release(&second, std::time::Duration::ZERO)
+            .await
+            .unwrap();
         let seen: Vec<(String, String)> =
             sqlx::query_as(database.sql("SELECT change, durability FROM {s}.witness"))
                 .fetch_all(&database.outside)

@@ -203,7 +203,7 @@ async fn a_commit_by_the_handler_is_noticed_also_where_its_role_went_with_it() {
     let ended = database.commit(transaction, &claim, "result").await;
     assert!(matches!(ended, Ended::EndedByHandler), "{ended:?}");
     let record = database.store.look_up(&claim).await.unwrap().unwrap();
-    assert!(matches!(record.state, RecordState::InDoubt));
+    assert!(matches!(record.state, RecordState::InDoubt { .. }));
     database.execute(&format!("DROP ROLE {role}")).await;
 }
 

@@ -29,7 +29,7 @@ async fn ends_in_doubt(sql: &'static str, end: fn() -> End) {
     assert!(database.payments().await.is_empty(), "{sql}");
     let record = found(&store, &claim(1)).await;
     assert!(
-        matches!(record.state, RecordState::InDoubt),
+        matches!(record.state, RecordState::InDoubt { .. }),
         "{sql}: {record:?}"
     );
     assert_eq!(record.fingerprint, claim(1).fingerprint);
@@ -243,7 +243,10 @@ async fn raw_rollback_is_noticed_even_behind_a_removed_hook() {
     let ended = store.end(transaction, Some(&claim(1)), commit()).await;
     assert!(matches!(ended, Ended::EndedByHandler), "{ended:?}");
     let record = found(&store, &claim(1)).await;
-    assert!(matches!(record.state, RecordState::InDoubt), "{record:?}");
+    assert!(
+        matches!(record.state, RecordState::InDoubt { .. }),
+        "{record:?}"
+    );
     // The connection without the hook is not used again.
     let mut transaction = begin(&store, &claim(2)).await;
     assert!(!try_sql(&mut transaction, "COMMIT").await);
@@ -272,7 +275,10 @@ async fn another_connection_in_the_place_of_ours_is_noticed_and_the_key_is_in_do
         assert!(matches!(ended, Ended::EndedByHandler), "{ended:?}");
         if recorded {
             let record = found(&store, &claim(1)).await;
-            assert!(matches!(record.state, RecordState::InDoubt), "{record:?}");
+            assert!(
+                matches!(record.state, RecordState::InDoubt { .. }),
+                "{record:?}"
+            );
         }
         call(&store, &claim(2), "rent", b"paid").await;
         assert_eq!(database.payments().await, ["rent"]);

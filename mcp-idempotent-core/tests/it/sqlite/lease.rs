@@ -64,7 +64,10 @@ async fn released_key_is_free() {
     let store = database.store();
     let first = lease(&store, &claim(1)).await;
     assert!(matches!(
-        store.release(&first).await.unwrap(),
+        store
+            .release(&first, std::time::Duration::ZERO)
+            .await
+            .unwrap(),
         LeaseEnd::Done(_)
     ));
     assert!(state(&store, &claim(1)).await.is_none());
@@ -86,7 +89,10 @@ async fn abandoned_key_is_in_doubt_and_stays_so() {
         let Claimed::Found(record) = store.claim(&claim(1)).await.unwrap() else {
             panic!("claimed anew")
         };
-        assert!(matches!(record.state, RecordState::InDoubt), "{record:?}");
+        assert!(
+            matches!(record.state, RecordState::InDoubt { .. }),
+            "{record:?}"
+        );
     }
     for end in ends(&store, &first).await {
         assert_eq!(end, LeaseEnd::Fenced);
@@ -97,7 +103,10 @@ async fn abandoned_key_is_in_doubt_and_stays_so() {
 async fn ends(store: &SqliteStore, lease: &Lease) -> [LeaseEnd; 3] {
     [
         store.complete(lease, completion(b"late")).await.unwrap(),
-        store.release(lease).await.unwrap(),
+        store
+            .release(lease, std::time::Duration::ZERO)
+            .await
+            .unwrap(),
         store.abandon(lease).await.unwrap(),
     ]
 }
@@ -110,7 +119,7 @@ async fn lapsed_lease_is_in_doubt_and_its_late_attempt_is_fenced() {
     database.age(claim(1).lease).await;
     assert!(matches!(
         state(&store, &claim(1)).await,
-        Some(RecordState::InDoubt)
+        Some(RecordState::InDoubt { .. })
     ));
     for end in ends(&store, &late).await {
         assert_eq!(end, LeaseEnd::Fenced);
@@ -118,7 +127,7 @@ async fn lapsed_lease_is_in_doubt_and_its_late_attempt_is_fenced() {
     assert_eq!(store.sweep(100).await.unwrap(), 0);
     assert!(matches!(
         state(&store, &claim(1)).await,
-        Some(RecordState::InDoubt)
+        Some(RecordState::InDoubt { .. })
     ));
 }
 
@@ -127,7 +136,10 @@ async fn stale_attempt_is_fenced_and_changes_nothing() {
     let database = Database::new().await;
     let store = database.store();
     let stale = lease(&store, &claim(1)).await;
-    store.release(&stale).await.unwrap();
+    store
+        .release(&stale, std::time::Duration::ZERO)
+        .await
+        .unwrap();
     let current = lease(&store, &claim(1)).await;
     for end in ends(&store, &stale).await {
         assert_eq!(end, LeaseEnd::Fenced);
@@ -154,7 +166,10 @@ async fn tokens_grow_and_are_never_used_twice() {
         for store in [&store, &other] {
             // Released, swept, and left: the next token does not depend on what is still there.
             let released = lease(store, &claim(1)).await;
-            store.release(&released).await.unwrap();
+            store
+                .release(&released, std::time::Duration::ZERO)
+                .await
+                .unwrap();
             let swept = lease(store, &claim(2)).await;
             store.complete(&swept, completion(b"")).await.unwrap();
             database.age(Duration::from_secs(3600)).await;

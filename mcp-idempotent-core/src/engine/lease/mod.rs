@@ -1,0 +1,309 @@
+//! A lease while its attempt runs: kept alive, watched, and in the handler's hand.
+
+mod heart;
+mod transaction;
+
+use std::{
+    any::Any,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use tokio::{sync::watch, time::Instant};
+
+pub(super) use self::heart::Heart;
+use self::transaction::Open;
+pub use self::transaction::{BeginError, LeaseTransaction};
+pub(super) use self::transaction::{Ending, Left};
+use crate::{
+    fingerprint::{DownstreamKey, DownstreamSeed},
+    store::{CallInfo, Lease, LeaseEnd, Store, StoreError},
+};
+
+/// Why a handler cannot be sure of its lease.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NotCurrent {
+    /// The lease is lost: it lapsed, an operator resolved the record, or another attempt took over.
+    /// Whatever the handler does now is not recorded, and may be done twice.
+    Fenced,
+    /// The store could not be asked in time.
+    Unconfirmed(StoreError),
+}
+
+impl fmt::Display for NotCurrent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fenced => {
+                "the call has lost its lease; another attempt or an operator may have it"
+            }
+            Self::Unconfirmed(_) => "the store could not confirm that the call still has its lease",
+        })
+    }
+}
+
+impl std::error::Error for NotCurrent {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Fenced => None,
+            Self::Unconfirmed(error) => Some(error),
+        }
+    }
+}
+
+/// What a handler in lease mode can know of its attempt, and do under it. Cheap to clone; it
+/// outlives the attempt, and is then not current.
+#[derive(Clone)]
+pub struct LeaseHandle {
+    held: Arc<dyn Held>,
+}
+
+impl LeaseHandle {
+    pub(super) fn new<S: Store>(kept: Arc<Kept<S>>) -> Self {
+        Self { held: kept }
+    }
+
+    /// A key for a call to another system: the same for every attempt at this call, another one for
+    /// each `step`. A handler that makes one outside call can name it as it likes; it must not
+    /// change the name, as calls that are under way would then be made twice.
+    #[must_use]
+    pub fn downstream_key(&self, step: &str) -> DownstreamKey {
+        self.held.watched().seed.key(step)
+    }
+
+    /// Asks the store, now, whether this attempt still has its lease, and renews it. To be called
+    /// right before the outside call: after a pause of the process (or of its machine) the lease may
+    /// have ended without the handler's having noticed.
+    ///
+    /// It narrows the gap and does not close it: what reaches the other side after another attempt
+    /// took over is stopped by the downstream key alone.
+    ///
+    /// # Errors
+    ///
+    /// [`NotCurrent`]. Do not make the outside call.
+    pub async fn ensure_current(&self) -> Result<(), NotCurrent> {
+        self.held.renew_now().await
+    }
+
+    /// Ends when the lease is lost while the attempt runs, and never otherwise.
+    pub async fn lost(&self) {
+        let mut lost = self.held.watched().lost.subscribe();
+        if lost.wait_for(|lost| *lost).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Whether the lease is known to be lost. The store may know better:
+    /// [`ensure_current`](Self::ensure_current).
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.held.watched().is_lost()
+    }
+
+    /// The how manieth attempt at this call it is; the first is 1.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        let lease = &self.held.watched().lease;
+        lease.as_ref().map_or(1, |lease| lease.attempts)
+    }
+
+    /// The fencing token: it grows with each attempt, and is never used twice in a store. A system
+    /// that can compare it can refuse a late attempt. `None` in a call that nothing protects.
+    #[must_use]
+    pub fn token(&self) -> Option<i64> {
+        let lease = &self.held.watched().lease;
+        lease.as_ref().map(|lease| lease.token)
+    }
+}
+
+impl fmt::Debug for LeaseHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseHandle")
+            .field("token", &self.token())
+            .field("attempts", &self.attempts())
+            .field("lost", &self.is_lost())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How long a lease is honoured, and how often it is renewed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) lease: Duration,
+    pub(super) heartbeat: Duration,
+}
+
+/// What does not depend on the store's type.
+pub(super) struct Watched {
+    /// None in a call that nothing protects.
+    pub(super) lease: Option<Lease>,
+    pub(super) terms: Terms,
+    seed: DownstreamSeed,
+    call: CallInfo,
+    /// By this process's clock, and early: counted from before the store was asked.
+    ends: Mutex<Instant>,
+    lost: watch::Sender<bool>,
+    ended: AtomicBool,
+    transaction: Mutex<Open>,
+    /// By when a handler that holds a transaction has to return.
+    limit: watch::Sender<Option<Instant>>,
+}
+
+impl Watched {
+    fn is_lost(&self) -> bool {
+        *self.lost.borrow()
+    }
+
+    fn ends(&self) -> Instant {
+        *lock(&self.ends)
+    }
+
+    fn renewed(&self, asked: Instant) {
+        let mut ends = lock(&self.ends);
+        *ends = (*ends).max(asked + self.terms.lease);
+    }
+
+    fn lose(&self, why: &'static str) {
+        if self.ended.load(Ordering::Acquire) {
+            return;
+        }
+        if !self.lost.send_replace(true) {
+            tracing::error!(
+                tool = &*self.call.tool,
+                token = self.lease.as_ref().map(|lease| lease.token),
+                why,
+                "a running call has lost its lease; its result will not be recorded"
+            );
+        }
+    }
+}
+
+/// A lease of a store of a known type.
+pub(super) struct Kept<S> {
+    pub(super) store: Arc<S>,
+    watched: Watched,
+}
+
+impl<S: Store> Kept<S> {
+    pub(super) fn new(
+        store: Arc<S>,
+        lease: Option<Lease>,
+        terms: Terms,
+        asked: Instant,
+        seed: DownstreamSeed,
+        call: CallInfo,
+    ) -> Self {
+        Self {
+            store,
+            watched: Watched {
+                ends: Mutex::new(asked + terms.lease),
+                lease,
+                terms,
+                seed,
+                call,
+                lost: watch::Sender::new(false),
+                ended: AtomicBool::new(false),
+                transaction: Mutex::default(),
+                limit: watch::Sender::new(None),
+            },
+        }
+    }
+
+    pub(super) const fn lease(&self) -> Option<&Lease> {
+        self.watched.lease.as_ref()
+    }
+
+    /// Nobody renews it from here on.
+    pub(super) fn end(&self) {
+        self.watched.ended.store(true, Ordering::Release);
+    }
+
+    /// Ends when a handler has held its transaction for longer than the store allows.
+    pub(super) async fn over_time(&self) {
+        let mut limit = self.watched.limit.subscribe();
+        loop {
+            let at = *limit.borrow_and_update();
+            let elapsed = async {
+                match at {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = elapsed => return,
+                changed = limit.changed() => if changed.is_err() {
+                    return std::future::pending().await;
+                },
+            }
+        }
+    }
+
+    /// The handler has returned: what it left of its transaction.
+    pub(super) fn close_transaction(&self) -> Left {
+        lock(&self.watched.transaction).close()
+    }
+
+    async fn renew(&self) -> Result<(), NotCurrent> {
+        let asked = Instant::now();
+        let Watched { lease, terms, .. } = &self.watched;
+        let Some(lease) = lease else {
+            return Ok(());
+        };
+        match self.store.renew(lease, terms.lease).await {
+            Ok(LeaseEnd::Done(_)) => {
+                self.watched.renewed(asked);
+                Ok(())
+            }
+            Ok(LeaseEnd::Fenced) => {
+                self.watched.lose("the store says that it is not current");
+                Err(NotCurrent::Fenced)
+            }
+            Err(error) => Err(NotCurrent::Unconfirmed(error)),
+        }
+    }
+}
+
+/// A [`Kept`] of any store.
+trait Held: Send + Sync {
+    fn watched(&self) -> &Watched;
+
+    fn renew_now(&self) -> BoxFuture<'_, Result<(), NotCurrent>>;
+
+    /// An `Arc` of the store.
+    fn store(&self) -> Box<dyn Any>;
+}
+
+impl<S: Store> Held for Kept<S> {
+    fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
+    fn renew_now(&self) -> BoxFuture<'_, Result<(), NotCurrent>> {
+        Box::pin(async {
+            if self.watched.is_lost() || self.watched.ended.load(Ordering::Acquire) {
+                return Err(NotCurrent::Fenced);
+            }
+            // Where one transaction keeps everybody from writing, a renewal would wait for the very
+            // handler that asks. The commit of the open transaction is guarded all the same.
+            if self.store.transaction_limit().is_some() && lock(&self.watched.transaction).is_open()
+            {
+                return Ok(());
+            }
+            self.renew().await
+        })
+    }
+
+    fn store(&self) -> Box<dyn Any> {
+        Box::new(Arc::clone(&self.store))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No user code runs under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,146 @@
+//! Removing what is past its retention, in the background.
+
+use std::{
+    collections::hash_map::RandomState,
+    fmt,
+    hash::{BuildHasher as _, Hasher as _},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, sync::watch, task::JoinHandle, time::sleep};
+
+use super::Engine;
+use crate::store::{Store, StoreError};
+
+/// How the background sweep goes about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SweepSettings {
+    /// Between two sweeps; each pause is between half and one and a half of it, so that the
+    /// processes that share a store do not sweep at once. Default: one minute.
+    pub every: Duration,
+    /// How many records one statement removes at most. Default: 500.
+    pub batch: u32,
+    /// How many records are removed in a second at most. Default: 5000.
+    pub per_second: u32,
+}
+
+impl Default for SweepSettings {
+    fn default() -> Self {
+        Self {
+            every: Duration::from_secs(60),
+            batch: 500,
+            per_second: 5000,
+        }
+    }
+}
+
+impl SweepSettings {
+    /// How long to rest after a batch, so that the rate is kept.
+    fn rest(&self, removed: u64) -> Duration {
+        let removed = u32::try_from(removed).unwrap_or(u32::MAX);
+        Duration::from_secs(1) * removed / self.per_second.max(1)
+    }
+
+    fn pause(&self) -> Duration {
+        self.every / 2 + self.every.mul_f64(fraction())
+    }
+}
+
+/// Evenly spread in 0..1, and another one each time.
+fn fraction() -> f64 {
+    let random = RandomState::new().build_hasher().finish();
+    let high = u32::try_from(random >> 32).unwrap_or(u32::MAX);
+    f64::from(high) / f64::from(u32::MAX)
+}
+
+/// A sweep in the background. Dropping it ends it, and so does dropping the engine's last clone.
+#[must_use = "the sweep ends when it is dropped"]
+pub struct Sweeper {
+    stop: watch::Sender<bool>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Sweeper {
+    /// Ends the sweep, and waits for the batch that is under way.
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        if let Some(task) = self.task.take() {
+            drop(task.await);
+        }
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+    }
+}
+
+impl fmt::Debug for Sweeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sweeper").finish_non_exhaustive()
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// Removes what is past its retention, in batches at the settings' rate, until there is nothing
+    /// left. Answers how many records it removed, or reduced to a tombstone.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked. What was removed stays removed.
+    pub async fn sweep(&self, settings: &SweepSettings) -> Result<u64, StoreError> {
+        let mut removed = 0;
+        loop {
+            let batch = self.inner.store.sweep(settings.batch.max(1)).await?;
+            removed += batch;
+            if batch < u64::from(settings.batch.max(1)) {
+                return Ok(removed);
+            }
+            sleep(settings.rest(batch)).await;
+        }
+    }
+
+    /// Sweeps in the background, until the answer or the engine's last clone is dropped. A store
+    /// that fails is asked again after the next pause. Without a runtime it does nothing.
+    pub fn sweep_in_background(&self, settings: SweepSettings) -> Sweeper {
+        let (stop, stopped) = watch::channel(false);
+        let inner = Arc::downgrade(&self.inner);
+        let task = Handle::try_current()
+            .ok()
+            .map(|runtime| runtime.spawn(run(inner, settings, stopped)));
+        Sweeper { stop, task }
+    }
+}
+
+async fn run<S: Store>(
+    engine: Weak<super::Inner<S>>,
+    settings: SweepSettings,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let mut rest = settings.pause();
+    loop {
+        tokio::select! {
+            _ = stopped.wait_for(|stopped| *stopped) => return,
+            () = sleep(rest) => {}
+        }
+        // Held only while a batch is under way, so that the sweep ends with the engine.
+        let Some(engine) = engine.upgrade() else {
+            return;
+        };
+        let batch = settings.batch.max(1);
+        rest = match engine.store.sweep(batch).await {
+            Ok(removed) if removed >= u64::from(batch) => settings.rest(removed),
+            Ok(_) => settings.pause(),
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "expired records could not be removed; trying again later"
+                );
+                settings.pause()
+            }
+        };
+    }
+}

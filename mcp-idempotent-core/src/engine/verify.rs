@@ -1,0 +1,147 @@
+//! A call in doubt, and the author's own function that finds out about it.
+
+use std::{fmt, panic::AssertUnwindSafe, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::{FutureExt as _, future::BoxFuture};
+use tokio::time::timeout;
+
+use super::{
+    Answer, LeaseHandle, answer,
+    attempt::{Context, HeldLease},
+};
+use crate::{
+    fingerprint::DownstreamKey,
+    policy::Policy,
+    store::{LeaseEnd, Store},
+    telemetry::{ObservedCall, Outcome},
+};
+
+/// What the author's function found out about a call in doubt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the engine acts on each finding")]
+pub enum Verdict {
+    /// It took effect, and this is its result, as
+    /// [`HandlerResult::encode`](crate::HandlerResult::encode) makes it: it is recorded, and given to
+    /// the caller as a replay.
+    Committed(Bytes),
+    /// It took no effect, and will take none: the handler runs now.
+    NotCommitted,
+    /// Not known yet. The call is not run; a retry asks again.
+    Unknown,
+}
+
+/// A call in doubt, as the author's function sees it.
+#[derive(Debug, Clone)]
+pub struct InDoubtCall {
+    handle: LeaseHandle,
+}
+
+impl InDoubtCall {
+    /// The key that the attempts before passed on for this step.
+    #[must_use]
+    pub fn downstream_key(&self, step: &str) -> DownstreamKey {
+        self.handle.downstream_key(step)
+    }
+
+    /// How many attempts there were before.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        self.handle.attempts() - 1
+    }
+}
+
+/// Finds out about a call in doubt, by asking the other side. It runs under the call's lease, so that
+/// nobody else runs or asks meanwhile; an attempt that is still alive is fenced by then.
+pub trait Verify: Send + Sync {
+    /// Asks. A panic, and an answer after [`Policy::verify_timeout`], count as
+    /// [`Verdict::Unknown`].
+    fn verify<'a>(&'a self, call: &'a InDoubtCall) -> BoxFuture<'a, Verdict>;
+}
+
+/// How a call goes on that was in doubt.
+pub(super) enum Verified<S: Store> {
+    Answer(Answer),
+    Run(HeldLease<S>, Context),
+}
+
+pub(super) async fn verify<S: Store>(
+    verify: &dyn Verify,
+    mut held: HeldLease<S>,
+    mut context: Context,
+    policy: &Arc<Policy>,
+    observed: &mut ObservedCall,
+) -> Verified<S> {
+    let call = InDoubtCall {
+        handle: held.handle(),
+    };
+    // Calling the function may panic too, before there is a future.
+    let asked = AssertUnwindSafe(async { verify.verify(&call).await }).catch_unwind();
+    let verdict = match timeout(policy.verify_timeout, asked).await {
+        Ok(Ok(verdict)) => verdict,
+        Ok(Err(_)) => {
+            tracing::error!("the function that verifies a call in doubt panicked");
+            Verdict::Unknown
+        }
+        Err(_) => {
+            tracing::warn!(
+                timeout = ?policy.verify_timeout,
+                "the function that verifies a call in doubt took too long"
+            );
+            Verdict::Unknown
+        }
+    };
+    tracing::info!(
+        verdict = match verdict {
+            Verdict::Committed(_) => "committed",
+            Verdict::NotCommitted => "not_committed",
+            Verdict::Unknown => "unknown",
+        },
+        attempts = call.attempts(),
+        "a call in doubt was verified"
+    );
+    let response = match verdict {
+        Verdict::NotCommitted => {
+            held.in_doubt = false;
+            return Verified::Run(held, context);
+        }
+        Verdict::Committed(response) => Some(response),
+        Verdict::Unknown => None,
+    };
+    let Some(protected) = context.protected.take() else {
+        return Verified::Answer(Answer::Refused(answer::still_in_doubt()));
+    };
+    let Some(response) = response else {
+        held.abandon().await;
+        protected.share_in_doubt(&held);
+        return Verified::Answer(Answer::Refused(answer::still_in_doubt()));
+    };
+    match held.complete(&protected, policy, &response).await {
+        Ok(LeaseEnd::Done(at)) => {
+            observed.note(Outcome::Verified);
+            protected.share(response.clone(), at);
+            Verified::Answer(Answer::Replayed(super::Replay {
+                response,
+                at: Some(at),
+                joined: false,
+            }))
+        }
+        Ok(LeaseEnd::Fenced) => {
+            observed.note(Outcome::Fenced);
+            Verified::Answer(protected.refuse(answer::still_in_doubt()))
+        }
+        Err(error) => {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "what was verified could not be recorded"
+            );
+            Verified::Answer(protected.refuse(answer::still_in_doubt()))
+        }
+    }
+}
+
+impl fmt::Debug for dyn Verify {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Verify")
+    }
+}

@@ -1,0 +1,411 @@
+//! Records in this process's memory: lease mode, for tests and single processes. It forgets
+//! everything at restart.
+
+mod operator;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{Claim, Claimed, Completion, Lease, LeaseEnd, Reach, ResolvedBy, Store, StoreError};
+use crate::{
+    fingerprint::{Fingerprint, RecordId},
+    policy::OnExpired,
+    record::{Record, RecordState, Timestamp},
+};
+
+/// How many expired records a claim removes on its way, so that memory does not grow without a
+/// sweep.
+const SWEPT_PER_CLAIM: usize = 2;
+
+/// Keeps records in memory. Lease mode only: it has no transaction to share with a handler.
+///
+/// Its clock is tokio's, so a test can pause and advance it.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    records: HashMap<RecordId, Stored>,
+    /// When each record may be reduced or removed.
+    expiries: BTreeSet<(Instant, RecordId)>,
+    last_token: i64,
+}
+
+#[derive(Debug)]
+struct Stored {
+    fingerprint: Fingerprint,
+    token: i64,
+    /// The first attempt's token; None when the next attempt is a first one.
+    origin: Option<i64>,
+    attempts: u32,
+    tool: Arc<str>,
+    key_prefix: Option<Box<str>>,
+    created_at: Timestamp,
+    in_doubt_retention: Duration,
+    resolved: Option<ResolvedBy>,
+    state: State,
+    /// Its entry among the expiries.
+    due: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum State {
+    InProgress {
+        lease_end: Instant,
+    },
+    InDoubt {
+        since: Timestamp,
+        expires: Instant,
+    },
+    Completed {
+        response: Option<Bytes>,
+        at: Timestamp,
+        expires: Instant,
+        purge: Instant,
+    },
+    /// The key is free; the next attempt may go on from here until then.
+    Released {
+        until: Instant,
+    },
+}
+
+impl MemoryStore {
+    /// An empty store.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many records it holds, expired ones that were not swept included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lock().records.len()
+    }
+
+    /// Whether it holds no record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // No user code runs under the lock, so a poisoned one still guards consistent data.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// The record as the contract reports it; `None` also for one that is expired.
+    fn report(&self, id: RecordId, on_expired: OnExpired, now: Instant) -> Option<Record> {
+        let stored = self.records.get(&id)?;
+        let state = match &stored.state {
+            State::InProgress { lease_end } if *lease_end > now => RecordState::InProgress {
+                lease_remaining: *lease_end - now,
+            },
+            State::InProgress { lease_end } => {
+                if *lease_end + stored.in_doubt_retention <= now {
+                    return None;
+                }
+                stored.in_doubt(wall_clock_at(*lease_end, now))
+            }
+            State::InDoubt { since, expires } => {
+                if *expires <= now {
+                    return None;
+                }
+                stored.in_doubt(*since)
+            }
+            State::Completed {
+                response,
+                at,
+                expires,
+                ..
+            } if *expires > now => RecordState::Completed {
+                response: response.clone(),
+                at: *at,
+            },
+            State::Completed { purge, .. } if on_expired == OnExpired::Refuse && *purge > now => {
+                RecordState::Expired
+            }
+            State::Completed { .. } | State::Released { .. } => return None,
+        };
+        Some(Record::new(stored.fingerprint, state))
+    }
+
+    fn sweep(&mut self, limit: usize, now: Instant) -> u64 {
+        let mut swept = 0;
+        while swept < limit {
+            let Some((due, id)) = self.expiries.first().copied() else {
+                break;
+            };
+            if due > now {
+                break;
+            }
+            self.expiries.pop_first();
+            let Some(stored) = self.records.get_mut(&id) else {
+                continue;
+            };
+            stored.due = None;
+            let later = match &mut stored.state {
+                // It was renewed since.
+                State::InProgress { lease_end } => {
+                    let end = *lease_end + stored.in_doubt_retention;
+                    if end > now {
+                        self.due(id, end);
+                        continue;
+                    }
+                    None
+                }
+                State::Completed {
+                    response, purge, ..
+                } if *purge > now => {
+                    *response = None;
+                    Some(*purge)
+                }
+                State::Completed { .. } | State::InDoubt { .. } | State::Released { .. } => None,
+            };
+            swept += 1;
+            match later {
+                Some(later) => self.due(id, later),
+                None => drop(self.records.remove(&id)),
+            }
+        }
+        swept as u64
+    }
+
+    fn due(&mut self, id: RecordId, at: Instant) {
+        if let Some(stored) = self.records.get_mut(&id) {
+            if let Some(due) = stored.due.replace(at) {
+                self.expiries.remove(&(due, id));
+            }
+            self.expiries.insert((at, id));
+        }
+    }
+
+    fn remove(&mut self, id: RecordId) -> Option<Stored> {
+        let stored = self.records.remove(&id)?;
+        if let Some(due) = stored.due {
+            self.expiries.remove(&(due, id));
+        }
+        Some(stored)
+    }
+
+    fn next_token(&mut self) -> i64 {
+        self.last_token += 1;
+        self.last_token
+    }
+
+    /// The record, if it is in progress under this very token and its lease still runs.
+    fn current(&mut self, lease: &Lease, now: Instant) -> Option<&mut Stored> {
+        self.records.get_mut(&lease.id).filter(|stored| {
+            stored.token == lease.token
+                && matches!(stored.state, State::InProgress { lease_end } if lease_end > now)
+        })
+    }
+}
+
+impl Stored {
+    const fn in_doubt(&self, since: Timestamp) -> RecordState {
+        RecordState::InDoubt {
+            token: self.token,
+            attempts: self.attempts,
+            since,
+        }
+    }
+}
+
+impl Store for MemoryStore {
+    fn reach(&self) -> Reach {
+        Reach::Process
+    }
+
+    async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
+        Ok(self
+            .lock()
+            .report(claim.id, claim.on_expired, Instant::now()))
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        inner.sweep(SWEPT_PER_CLAIM, now);
+        if let Some(record) = inner.report(claim.id, claim.on_expired, now) {
+            return Ok(Claimed::Found(record));
+        }
+        let before = inner
+            .remove(claim.id)
+            .filter(|stored| matches!(stored.state, State::Released { until } if until > now));
+        let token = inner.next_token();
+        let lease = match &before {
+            Some(Stored {
+                origin: Some(origin),
+                attempts,
+                ..
+            }) => Lease::new(claim.id, token).after(*origin, attempts + 1),
+            _ => Lease::new(claim.id, token),
+        };
+        let (created_at, resolved) = match before {
+            Some(stored) => (stored.created_at, stored.resolved),
+            None => (wall_clock(), None),
+        };
+        let stored = Stored {
+            fingerprint: claim.fingerprint,
+            token,
+            origin: Some(lease.origin),
+            attempts: lease.attempts,
+            tool: Arc::clone(&claim.call.tool),
+            key_prefix: claim.key_prefix.clone(),
+            created_at,
+            in_doubt_retention: claim.in_doubt_retention,
+            resolved,
+            state: State::InProgress {
+                lease_end: now + claim.lease,
+            },
+            due: None,
+        };
+        inner.records.insert(claim.id, stored);
+        inner.due(claim.id, now + claim.lease + claim.in_doubt_retention);
+        Ok(Claimed::New(lease))
+    }
+
+    async fn take_over(&self, claim: &Claim, token: i64) -> Result<Option<Lease>, StoreError> {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        let in_doubt = inner
+            .report(claim.id, OnExpired::New, now)
+            .is_some_and(|record| {
+                record.fingerprint == claim.fingerprint
+                    && matches!(record.state, RecordState::InDoubt { token: left, .. } if left == token)
+            });
+        if !in_doubt {
+            return Ok(None);
+        }
+        let drawn = inner.next_token();
+        let Some(stored) = inner.records.get_mut(&claim.id) else {
+            return Ok(None);
+        };
+        stored.token = drawn;
+        stored.attempts += 1;
+        stored.in_doubt_retention = claim.in_doubt_retention;
+        stored.state = State::InProgress {
+            lease_end: now + claim.lease,
+        };
+        let origin = *stored.origin.get_or_insert(drawn);
+        let lease = Lease::new(claim.id, drawn).after(origin, stored.attempts);
+        inner.due(claim.id, now + claim.lease + claim.in_doubt_retention);
+        Ok(Some(lease))
+    }
+
+    async fn renew(&self, lease: &Lease, period: Duration) -> Result<LeaseEnd, StoreError> {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        let Some(stored) = inner.current(lease, now) else {
+            return Ok(LeaseEnd::Fenced);
+        };
+        stored.state = State::InProgress {
+            lease_end: now + period,
+        };
+        Ok(LeaseEnd::Done(wall_clock()))
+    }
+
+    async fn complete(
+        &self,
+        lease: &Lease,
+        completion: Completion,
+    ) -> Result<LeaseEnd, StoreError> {
+        let (now, at) = (Instant::now(), wall_clock());
+        let mut inner = self.lock();
+        let Some(stored) = inner.current(lease, now) else {
+            return Ok(LeaseEnd::Fenced);
+        };
+        stored.state = completed(completion, at, now);
+        inner.due_by_state(lease.id);
+        Ok(LeaseEnd::Done(at))
+    }
+
+    async fn release(&self, lease: &Lease, keep_origin: Duration) -> Result<LeaseEnd, StoreError> {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        let Some(stored) = inner.current(lease, now) else {
+            return Ok(LeaseEnd::Fenced);
+        };
+        if keep_origin.is_zero() {
+            inner.remove(lease.id);
+        } else {
+            stored.state = State::Released {
+                until: now + keep_origin,
+            };
+            inner.due_by_state(lease.id);
+        }
+        Ok(LeaseEnd::Done(wall_clock()))
+    }
+
+    async fn abandon(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
+        let (now, at) = (Instant::now(), wall_clock());
+        let mut inner = self.lock();
+        let Some(stored) = inner.current(lease, now) else {
+            return Ok(LeaseEnd::Fenced);
+        };
+        stored.state = State::InDoubt {
+            since: at,
+            expires: now + stored.in_doubt_retention,
+        };
+        inner.due_by_state(lease.id);
+        Ok(LeaseEnd::Done(at))
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(self.lock().sweep(limit, Instant::now()))
+    }
+}
+
+impl Inner {
+    /// Enters when the sweep is to look at a record that has just changed its state.
+    fn due_by_state(&mut self, id: RecordId) {
+        let Some(stored) = self.records.get(&id) else {
+            return;
+        };
+        let at = match stored.state {
+            State::InProgress { lease_end } => lease_end + stored.in_doubt_retention,
+            State::InDoubt { expires, .. } | State::Completed { expires, .. } => expires,
+            State::Released { until } => until,
+        };
+        self.due(id, at);
+    }
+}
+
+fn completed(completion: Completion, at: Timestamp, now: Instant) -> State {
+    let expires = now + completion.retention;
+    State::Completed {
+        response: completion.response,
+        at,
+        expires,
+        purge: expires + completion.tombstone,
+    }
+}
+
+fn wall_clock() -> Timestamp {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Timestamp::from_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// A moment of tokio's clock, on the wall's.
+fn wall_clock_at(moment: Instant, now: Instant) -> Timestamp {
+    let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
+    let wall = wall_clock().as_micros();
+    Timestamp::from_micros(if moment > now {
+        wall.saturating_add(micros(moment - now))
+    } else {
+        wall.saturating_sub(micros(now - moment))
+    })
+}

@@ -1,0 +1,294 @@
+//! The rules of the operator's hand.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Harness, fresh_claim, lease_of, record_of, result, state_of};
+use crate::{
+    fingerprint::RecordId,
+    record::RecordState,
+    store::{
+        Audit, Claim, Lease, LeaseEnd, OperatorStore, RecordInfo, RecordQuery, RecordStatus,
+        Resolution, ResolutionKind, Resolved, Store,
+    },
+    testing::lease::assert_fenced,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn audit() -> Audit {
+    Audit::new("o'hara; DROP", "ticket \"42\" \\ ü").expect("who and why")
+}
+
+pub async fn an_operator_sees_where_each_record_stands<H: Harness<Store: OperatorStore>>(
+    harness: Arc<H>,
+) {
+    let store = harness.store();
+    let [running, lapsed, doubtful, completed, released, expired] =
+        std::array::from_fn(|_| fresh_claim());
+    // A store may have one clock for all records: what is old comes first.
+    let lease = lease_of(store, &expired).await;
+    store
+        .complete(&lease, result("old"))
+        .await
+        .expect("the store answers");
+    harness.age(expired.id, 2 * MINUTE).await;
+    lease_of(store, &lapsed).await;
+    harness.age(lapsed.id, lapsed.lease + MINUTE).await;
+    lease_of(store, &running).await;
+    let lease = lease_of(store, &doubtful).await;
+    store.abandon(&lease).await.expect("the store answers");
+    let lease = lease_of(store, &completed).await;
+    store
+        .complete(&lease, result("kept"))
+        .await
+        .expect("the store answers");
+    let lease = lease_of(store, &released).await;
+    store
+        .release(&lease, MINUTE)
+        .await
+        .expect("the store answers");
+    for (claim, status) in [
+        (&running, RecordStatus::InProgress),
+        (&lapsed, RecordStatus::InDoubt),
+        (&doubtful, RecordStatus::InDoubt),
+        (&completed, RecordStatus::Completed),
+        (&released, RecordStatus::Released),
+        (&expired, RecordStatus::Expired),
+    ] {
+        let info = show(store, claim).await;
+        assert_eq!(info.status, status, "{info:?}");
+        assert_eq!(info.id, claim.id);
+        assert_eq!(&*info.tool, "tool");
+        assert_eq!(info.key_prefix.as_deref(), Some("conforma"));
+        assert_eq!(info.attempts, 1);
+        assert!(info.resolved.is_none());
+        let query = query(|query| query.status = Some(status));
+        let listed = store.list(&query).await.expect("the store answers");
+        let listed: Vec<_> = listed
+            .iter()
+            .filter(|listed| listed.id == claim.id)
+            .collect();
+        assert_eq!(listed.len(), 1, "{status}");
+        assert!(listed.iter().all(|listed| listed.response.is_none()));
+    }
+    let info = show(store, &completed).await;
+    assert_eq!(info.response.as_deref(), Some(&b"kept"[..]));
+    assert!(info.completed_at.is_some() && info.expires_at > info.completed_at);
+    assert!(show(store, &running).await.lease_until.is_some());
+    let unknown = RecordId::from_bytes([7; 32]);
+    assert!(matches!(store.show(unknown).await, Ok(None)));
+}
+
+pub async fn a_listing_has_pages_and_filters<H: Harness<Store: OperatorStore>>(harness: Arc<H>) {
+    let store = harness.store();
+    let claims: Vec<_> = (0..5).map(|_| fresh_claim()).collect();
+    for claim in &claims {
+        lease_of(store, claim).await;
+    }
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let query = query(|query| {
+            query.after = after;
+            query.limit = 2;
+            query.tool = Some("tool".into());
+        });
+        let page = store.list(&query).await.expect("the store answers");
+        assert!(page.len() <= 2);
+        let Some(last) = page.last() else {
+            break;
+        };
+        after = Some(last.cursor());
+        seen.extend(page);
+    }
+    assert!(
+        seen.windows(2)
+            .all(|pair| pair[0].cursor() < pair[1].cursor())
+    );
+    for claim in &claims {
+        let times = seen.iter().filter(|info| info.id == claim.id).count();
+        assert_eq!(times, 1);
+    }
+    let query = query(|query| query.tool = Some("another".into()));
+    assert!(
+        store
+            .list(&query)
+            .await
+            .expect("the store answers")
+            .is_empty()
+    );
+}
+
+pub async fn a_call_resolved_as_committed_is_replayed<H: Harness<Store: OperatorStore>>(
+    harness: Arc<H>,
+) {
+    for (claim, lease) in [running(&harness).await, doubtful(&harness).await] {
+        let store = harness.store();
+        let resolution = Resolution::Committed(result("by hand"));
+        let resolved = resolve(store, &claim, lease.token, &resolution).await;
+        let Resolved::Done(at) = resolved else {
+            panic!("expected a resolution, found {resolved:?}");
+        };
+        assert_fenced(&harness, &lease).await;
+        let RecordState::Completed { response, .. } = state_of(store, &claim).await else {
+            panic!("expected a completed record");
+        };
+        assert_eq!(response.as_deref(), Some(&b"by hand"[..]));
+        let info = show(store, &claim).await;
+        assert!(info.token != lease.token, "a new token fences the attempt");
+        let trail = info.resolved.expect("a trail");
+        assert_eq!(trail.kind, ResolutionKind::Committed);
+        assert_eq!(
+            (&*trail.who, &*trail.why),
+            ("o'hara; DROP", "ticket \"42\" \\ ü")
+        );
+        assert_eq!(trail.at, at);
+        harness.age(claim.id, 2 * MINUTE).await;
+        assert!(record_of(store, &claim).await.is_none());
+    }
+}
+
+pub async fn a_call_resolved_as_committed_without_a_result_never_runs_again<
+    H: Harness<Store: OperatorStore>,
+>(
+    harness: Arc<H>,
+) {
+    let (claim, lease) = doubtful(&harness).await;
+    let mut completion = result("");
+    completion.response = None;
+    let resolution = Resolution::Committed(completion);
+    let resolved = resolve(harness.store(), &claim, lease.token, &resolution).await;
+    assert!(matches!(resolved, Resolved::Done(_)), "{resolved:?}");
+    assert!(matches!(
+        state_of(harness.store(), &claim).await,
+        RecordState::Completed { response: None, .. }
+    ));
+}
+
+pub async fn a_released_call_is_another_attempt_of_its_origin<H: Harness<Store: OperatorStore>>(
+    harness: Arc<H>,
+) {
+    for (claim, lease) in [running(&harness).await, doubtful(&harness).await] {
+        let store = harness.store();
+        let resolved = resolve(store, &claim, lease.token, &Resolution::Release).await;
+        assert!(matches!(resolved, Resolved::Done(_)), "{resolved:?}");
+        assert_fenced(&harness, &lease).await;
+        assert!(record_of(store, &claim).await.is_none());
+        let info = show(store, &claim).await;
+        assert_eq!(info.status, RecordStatus::Released);
+        let drawn = info.token;
+        assert!(drawn > lease.token, "a resolution draws a token");
+        let again = lease_of(store, &claim).await;
+        assert!(again.token > drawn, "tokens grow");
+        assert_eq!((again.origin, again.attempts), (lease.origin, 2));
+        assert_fenced(&harness, &lease).await;
+        // The trail stays with the record.
+        store
+            .complete(&again, result("second"))
+            .await
+            .expect("the store answers");
+        let trail = show(store, &claim).await.resolved.expect("a trail");
+        assert_eq!(trail.kind, ResolutionKind::Released);
+    }
+}
+
+pub async fn a_call_resolved_as_not_committed_begins_anew<H: Harness<Store: OperatorStore>>(
+    harness: Arc<H>,
+) {
+    for (claim, lease) in [running(&harness).await, doubtful(&harness).await] {
+        let store = harness.store();
+        let resolved = resolve(store, &claim, lease.token, &Resolution::NotCommitted).await;
+        assert!(matches!(resolved, Resolved::Done(_)), "{resolved:?}");
+        assert!(record_of(store, &claim).await.is_none());
+        let trail = show(store, &claim).await.resolved.expect("a trail");
+        assert_eq!(trail.kind, ResolutionKind::NotCommitted);
+        let again = lease_of(store, &claim).await;
+        assert_eq!((again.origin, again.attempts), (again.token, 1));
+        assert_fenced(&harness, &lease).await;
+    }
+}
+
+pub async fn only_what_was_seen_is_resolved<H: Harness<Store: OperatorStore>>(harness: Arc<H>) {
+    let store = harness.store();
+    let (claim, lease) = doubtful(&harness).await;
+    let resolved = resolve(store, &claim, lease.token + 1, &Resolution::Release).await;
+    assert_eq!(resolved, Resolved::Changed);
+    let resolved = resolve(store, &fresh_claim(), lease.token, &Resolution::Release).await;
+    assert_eq!(resolved, Resolved::NotFound);
+    let (done, _) = completed(&harness).await;
+    let token = show(store, &done).await.token;
+    let resolved = resolve(store, &done, token, &Resolution::Release).await;
+    assert_eq!(resolved, Resolved::Changed);
+    // Twice: the second one no longer sees what it saw.
+    let resolved = resolve(store, &claim, lease.token, &Resolution::Release).await;
+    assert!(matches!(resolved, Resolved::Done(_)), "{resolved:?}");
+    let resolved = resolve(store, &claim, lease.token, &Resolution::NotCommitted).await;
+    assert_eq!(resolved, Resolved::Changed);
+}
+
+pub async fn the_trail_of_a_free_key_is_swept_when_it_has_been_kept<
+    H: Harness<Store: OperatorStore>,
+>(
+    harness: Arc<H>,
+) {
+    let store = harness.store();
+    let (claim, lease) = doubtful(&harness).await;
+    let mut audit = audit();
+    audit.kept = 10 * MINUTE;
+    store
+        .resolve(claim.id, lease.token, &Resolution::Release, &audit)
+        .await
+        .expect("the store answers");
+    harness.age(claim.id, 9 * MINUTE).await;
+    store.sweep(1000).await.expect("the store answers");
+    assert!(matches!(store.show(claim.id).await, Ok(Some(_))));
+    harness.age(claim.id, 2 * MINUTE).await;
+    assert_eq!(store.sweep(1000).await.expect("the store answers"), 1);
+    assert!(matches!(store.show(claim.id).await, Ok(None)));
+}
+
+fn query(change: impl FnOnce(&mut RecordQuery)) -> RecordQuery {
+    let mut query = RecordQuery::default();
+    change(&mut query);
+    query
+}
+
+async fn show<S: OperatorStore>(store: &S, claim: &Claim) -> RecordInfo {
+    store
+        .show(claim.id)
+        .await
+        .expect("the store answers")
+        .expect("a record")
+}
+
+async fn resolve<S: OperatorStore>(
+    store: &S,
+    claim: &Claim,
+    token: i64,
+    resolution: &Resolution,
+) -> Resolved {
+    store
+        .resolve(claim.id, token, resolution, &audit())
+        .await
+        .expect("the store answers")
+}
+
+async fn running<H: Harness>(harness: &Arc<H>) -> (Claim, Lease) {
+    let claim = fresh_claim();
+    let lease = lease_of(harness.store(), &claim).await;
+    (claim, lease)
+}
+
+async fn doubtful<H: Harness>(harness: &Arc<H>) -> (Claim, Lease) {
+    let (claim, lease) = running(harness).await;
+    let end = harness.store().abandon(&lease).await;
+    assert!(matches!(end, Ok(LeaseEnd::Done(_))), "{end:?}");
+    (claim, lease)
+}
+
+async fn completed<H: Harness>(harness: &Arc<H>) -> (Claim, Lease) {
+    let (claim, lease) = running(harness).await;
+    let end = harness.store().complete(&lease, result("done")).await;
+    assert!(matches!(end, Ok(LeaseEnd::Done(_))), "{end:?}");
+    (claim, lease)
+}
