@@ -7,13 +7,13 @@
 
 use std::process::ExitCode;
 
-use mcp_idempotent_examples::{command_line, payments, retry_storm};
+use mcp_idempotent_examples::{command_line, payments, process, retry_storm};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1).peekable();
     // The servers that it starts are this program again.
     if arguments
-        .next_if(|first| first == retry_storm::SERVE_PAYMENTS)
+        .next_if(|first| first == process::SERVE_PAYMENTS)
         .is_some()
     {
         return command_line::run(arguments, payments::USAGE, payments::main);

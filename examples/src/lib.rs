@@ -4,9 +4,12 @@
 //! | --- | --- | --- |
 //! | `payments` | [`payments`] | a server with `#[idempotent]` tools on SQLite, Postgres or memory |
 //! | `http_postgres` | [`http_postgres`] | a whole server behind the layer: axum, bearer tokens, several processes, metrics |
+//! | `external_api` | [`external_api`] | what becomes of a payment at a payment API under each fault |
 //! | `retry_storm` | [`retry_storm`] | what retries do to it, with and without the attribute |
 
 pub mod command_line;
+pub mod external_api;
 pub mod http_postgres;
 pub mod payments;
+pub mod process;
 pub mod retry_storm;

@@ -1,6 +1,7 @@
 //! Counts executions, apart from their effects.
 
 use std::{
+    fmt,
     fs::{File, OpenOptions},
     io::{self, Write as _},
     path::Path,
@@ -39,13 +40,25 @@ impl Ledger {
     ///
     /// The file cannot be written.
     pub async fn executed(&self, tool: &str, charge: &Charge) -> Result<(), ErrorData> {
-        if let Some(file) = &self.file {
-            let line = format!("{tool} {} {}\n", charge.customer, charge.amount_cents);
-            // One write to a file opened for appending: lines of several processes do not mix.
-            (&**file).write_all(line.as_bytes()).map_err(failed)?;
-        }
+        self.note(format_args!(
+            "{tool} {} {}",
+            charge.customer, charge.amount_cents
+        ))
+        .map_err(failed)?;
         let hold = charge.hold_ms.map_or(self.hold, Duration::from_millis);
         tokio::time::sleep(hold).await;
         Ok(())
+    }
+    /// Appends a line.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn note(&self, line: fmt::Arguments<'_>) -> io::Result<()> {
+        match &self.file {
+            // One write to a file opened for appending: lines of several processes do not mix.
+            Some(file) => (&**file).write_all(format!("{line}\n").as_bytes()),
+            None => Ok(()),
+        }
     }
 }

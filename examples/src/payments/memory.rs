@@ -4,14 +4,18 @@
 //! between a real charge at a payment provider and its record would leave the key in doubt, not
 //! repeat it. It is the shape of a tool whose effect is outside the database.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use mcp_idempotent_tower::{Idempotency, MemoryStore, NotExecuted, idempotent};
+use mcp_idempotent_tower::{Attempt, Idempotency, MemoryStore, NotExecuted, idempotent};
 use rmcp::{ErrorData, Json, handler::server::wrapper::Parameters, tool, tool_router};
 
 use super::{
-    charge::{Charge, Listing, Receipt, Receipts, whose_key},
+    charge::{self, Charge, Listing, Receipt, Receipts, whose_key},
     ledger::Ledger,
+    outside::{Invoice, Message, Outside, Payment, Sent},
 };
 
 /// The server.
@@ -20,6 +24,7 @@ pub struct Payments {
     idempotency: Idempotency<MemoryStore>,
     charges: Arc<Mutex<Vec<Receipt>>>,
     ledger: Ledger,
+    outside: Outside,
 }
 
 impl Payments {
@@ -28,15 +33,17 @@ impl Payments {
     /// # Errors
     ///
     /// The settings contradict each other.
-    pub fn new(ledger: Ledger) -> anyhow::Result<Self> {
+    pub fn new(lease: Duration, ledger: Ledger, outside: Outside) -> anyhow::Result<Self> {
         Ok(Self {
             idempotency: Idempotency::builder("payments", MemoryStore::new())
+                .with_policy(charge::policy(lease))
                 .with_scope_from(whose_key)
                 // Hosts do not show `_meta` to the model.
                 .with_announced_replays(true)
                 .build()?,
             charges: Arc::default(),
             ledger,
+            outside,
         })
     }
 
@@ -78,6 +85,36 @@ impl Payments {
             .executed("charge_card_unprotected", &charge)
             .await?;
         Ok(Json(receipt))
+    }
+
+    /// Send a customer a receipt, at most once.
+    // Whether the other side recognises a repeat is not known, and nobody can call a message back.
+    // So an error does not free the key, and what may have been sent is not sent again: a retry is
+    // refused until an operator has looked.
+    #[idempotent(on_error = in_doubt, on_doubt = fail)]
+    #[tool]
+    async fn send_receipt(
+        &self,
+        attempt: Attempt,
+        Parameters(message): Parameters<Message>,
+    ) -> Result<Json<Sent>, ErrorData> {
+        // Nothing has been sent yet, so this error frees the key.
+        message.check().map_err(NotExecuted::mark)?;
+        Ok(Json(self.outside.send_receipt(&attempt, &message).await?))
+    }
+
+    /// Pay an invoice, once.
+    // The payment API recognises a key that it has seen, so a repeat is safe. Here there is no
+    // transaction, so there is no row of our own that commits together with the record.
+    #[idempotent(on_error = in_doubt, on_doubt = rerun)]
+    #[tool]
+    async fn pay_invoice(
+        &self,
+        attempt: Attempt,
+        Parameters(invoice): Parameters<Invoice>,
+    ) -> Result<Json<Payment>, ErrorData> {
+        invoice.check().map_err(NotExecuted::mark)?;
+        Ok(Json(self.outside.pay(&attempt, &invoice).await?))
     }
 
     /// List charges.

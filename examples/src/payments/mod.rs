@@ -3,12 +3,15 @@
 //!
 //! Three small servers with the same tools: [`sqlite`] and [`postgres`] commit the charge and its
 //! record in one transaction; [`memory`] has no transactions.
+//!
+//! `send_receipt` and `pay_invoice` act on other systems, which no transaction covers: [`outside`].
 
 pub mod answers;
 pub mod charge;
 pub mod ledger;
 pub mod memory;
 pub mod options;
+pub mod outside;
 pub mod postgres;
 pub mod serve;
 pub mod sqlite;
@@ -33,6 +36,13 @@ Options:
   --ledger FILE           append a line for each execution of a charge, outside any transaction
   --hold-ms N             hold each charge for N ms after its write, where the call says no hold_ms
   --answer-delay-ms N     hold each answer back for N ms after the work is committed
+  --receipt-url URL       where send_receipt posts to, with the header Idempotency-Key
+  --payment-url URL       where pay_invoice posts to, with the header Idempotency-Key
+  --outside-timeout-ms N  how long the two wait for an answer from there [default: 10000]
+  --hold-before-call-ms N hold the two for N ms before they post
+  --hold-after-call-ms N  hold the two for N ms when they were answered, before it is recorded
+  --lease-ms N            how long a call of the two is honoured when its server has died
+                          [default: 120000]
   -h, --help              print this
 
 The log goes to standard error; RUST_LOG says how much of it [default: warn].
@@ -48,15 +58,21 @@ pub async fn main(arguments: lexopt::Parser) -> Result<(), Stop> {
     log_to_stderr("warn");
     match &options.store {
         Store::Sqlite(file) => {
-            let server = sqlite::Payments::open(file, options.ledger()?).await?;
+            let (ledger, outside) = (options.ledger()?, options.outside()?);
+            let server = sqlite::Payments::open(file, options.lease, ledger, outside).await?;
             serve::serve(server, &options).await?;
         }
         Store::Postgres(url) => {
-            let server = postgres::Payments::open(url, &options.schema, options.ledger()?).await?;
+            let (ledger, outside) = (options.ledger()?, options.outside()?);
+            let pool = postgres::connect(url, &options.schema).await?;
+            let server =
+                postgres::Payments::open(pool, &options.schema, options.lease, ledger, outside)
+                    .await?;
             serve::serve(server, &options).await?;
         }
         Store::Memory => {
-            let server = memory::Payments::new(options.ledger()?)?;
+            let server =
+                memory::Payments::new(options.lease, options.ledger()?, options.outside()?)?;
             serve::serve(server, &options).await?;
         }
     }

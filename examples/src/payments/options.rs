@@ -7,8 +7,12 @@ use lexopt::{
     Arg::{Long, Short},
     ValueExt as _,
 };
+use mcp_idempotent_tower::Policy;
 
-use super::ledger::Ledger;
+use super::{
+    ledger::Ledger,
+    outside::{Outside, Place},
+};
 use crate::command_line::Stop;
 
 /// Where charges and records are kept.
@@ -61,8 +65,14 @@ pub struct Options {
     pub http: Option<SocketAddr>,
     /// How long each answer is held back.
     pub answer_delay: Duration,
+    /// How long a claim is honoured without a heartbeat.
+    pub lease: Duration,
     ledger: Option<PathBuf>,
     hold: Duration,
+    receipts: Option<String>,
+    payments: Option<String>,
+    outside_timeout: Duration,
+    hold_at: Option<(Place, Duration)>,
 }
 
 impl Options {
@@ -77,8 +87,13 @@ impl Options {
             schema: "payments".to_owned(),
             http: None,
             answer_delay: Duration::ZERO,
+            lease: Policy::DEFAULT_LEASE,
             ledger: None,
             hold: Duration::ZERO,
+            receipts: None,
+            payments: None,
+            outside_timeout: Duration::from_secs(10),
+            hold_at: None,
         };
         while let Some(argument) = arguments.next()? {
             match argument {
@@ -93,6 +108,24 @@ impl Options {
                 Long("answer-delay-ms") => {
                     options.answer_delay = millis(&mut arguments, "--answer-delay-ms")?;
                 }
+                Long("receipt-url") => {
+                    options.receipts = Some(url(&mut arguments, "--receipt-url")?);
+                }
+                Long("payment-url") => {
+                    options.payments = Some(url(&mut arguments, "--payment-url")?);
+                }
+                Long("outside-timeout-ms") => {
+                    options.outside_timeout = millis(&mut arguments, "--outside-timeout-ms")?;
+                }
+                Long("hold-before-call-ms") => {
+                    let hold = millis(&mut arguments, "--hold-before-call-ms")?;
+                    options.hold_at = Some((Place::BeforeCall, hold));
+                }
+                Long("hold-after-call-ms") => {
+                    let hold = millis(&mut arguments, "--hold-after-call-ms")?;
+                    options.hold_at = Some((Place::AfterCall, hold));
+                }
+                Long("lease-ms") => options.lease = millis(&mut arguments, "--lease-ms")?,
                 Long("help") | Short('h') => return Err(Stop::Help),
                 other => return Err(other.unexpected().into()),
             }
@@ -111,6 +144,21 @@ impl Options {
             format!("cannot open the ledger {}", ledger.display())
         })
     }
+
+    /// The systems that `send_receipt` and `pay_invoice` act on.
+    ///
+    /// # Errors
+    ///
+    /// The ledger or the HTTP client cannot be opened.
+    pub fn outside(&self) -> anyhow::Result<Outside> {
+        Outside::new(
+            self.receipts.clone(),
+            self.payments.clone(),
+            self.outside_timeout,
+            self.hold_at,
+            self.ledger()?,
+        )
+    }
 }
 
 fn millis(arguments: &mut lexopt::Parser, option: &str) -> Result<Duration, Stop> {
@@ -121,6 +169,16 @@ fn millis(arguments: &mut lexopt::Parser, option: &str) -> Result<Duration, Stop
         ))
     })?;
     Ok(Duration::from_millis(millis))
+}
+
+fn url(arguments: &mut lexopt::Parser, option: &str) -> Result<String, Stop> {
+    let text = arguments.value()?.string()?;
+    if !text.starts_with("http://") {
+        return Err(Stop::Usage(format!(
+            "{option} {text:?} is no URL for this example, which has no TLS: http://HOST:PORT/PATH"
+        )));
+    }
+    Ok(text)
 }
 
 fn loopback(text: &str) -> Result<SocketAddr, Stop> {

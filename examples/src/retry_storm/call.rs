@@ -14,8 +14,7 @@ use rmcp::{
 };
 use serde_json::json;
 
-use super::PATIENCE;
-use crate::payments::charge::Receipt;
+use crate::{payments::charge::Receipt, process::PATIENCE};
 
 /// A call, which may be sent any number of times.
 #[derive(Debug, Clone)]

@@ -7,8 +7,8 @@ use rmcp::{Peer, RoleClient};
 use super::{
     call::{Call, Seen, different_charges, summary},
     server::{Site, Start},
-    until,
 };
+use crate::process::until;
 
 /// Which tool is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

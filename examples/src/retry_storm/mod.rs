@@ -12,14 +12,14 @@ pub mod latency;
 pub mod report;
 pub mod server;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use lexopt::{
     Arg::{Long, Short},
     ValueExt as _,
 };
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
 
 use self::{
     case::{Case, Side},
@@ -30,9 +30,6 @@ use crate::{
     command_line::{Stop, log_to_stderr},
     payments::options::Store,
 };
-
-/// The first argument that makes this program a `payments` server.
-pub const SERVE_PAYMENTS: &str = "serve-payments";
 
 /// What `--help` prints.
 pub const USAGE: &str = "\
@@ -123,25 +120,4 @@ async fn run(database: &Arc<Database>) -> anyhow::Result<Report> {
         .await
         .context("measuring the latency")?;
     Ok(Report::new(database.name(), outcomes, latency))
-}
-
-/// How long anything here may take before it counts as failed.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Asks until there is an answer.
-async fn until<T, F>(what: &str, mut ask: impl FnMut() -> F) -> anyhow::Result<T>
-where
-    F: Future<Output = anyhow::Result<Option<T>>>,
-{
-    let start = Instant::now();
-    loop {
-        if let Some(answer) = ask().await? {
-            return Ok(answer);
-        }
-        anyhow::ensure!(
-            start.elapsed() < PATIENCE,
-            "{what} did not come within {PATIENCE:?}"
-        );
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
