@@ -9,4 +9,5 @@
 pub mod client;
 pub mod database;
 pub mod ledger;
+pub mod outside;
 pub mod relay;

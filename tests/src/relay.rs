@@ -1,8 +1,11 @@
-//! A relay in front of Postgres that cuts connections at a commit.
+//! A relay in front of Postgres that cuts connections, at a commit or all of them, and listens.
 
 use std::{
     mem,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
@@ -29,6 +32,10 @@ struct State {
     cut_all: watch::Sender<u32>,
     /// The server's side of connections that were cut on the client's side only.
     held: Mutex<Vec<TcpStream>>,
+    /// New connections end at once, and old ones are cut.
+    is_down: AtomicBool,
+    /// What clients have said, where a test wants to know.
+    heard: Mutex<Option<Vec<u8>>>,
 }
 
 /// Listens on a port of its own.
@@ -47,11 +54,16 @@ impl Relay {
             armed: Mutex::default(),
             cut_all: watch::Sender::new(0),
             held: Mutex::default(),
+            is_down: AtomicBool::new(false),
+            heard: Mutex::default(),
         });
         tokio::spawn({
             let state = Arc::clone(&state);
             async move {
                 while let Ok((client, _)) = listener.accept().await {
+                    if state.is_down.load(Ordering::SeqCst) {
+                        continue;
+                    }
                     let server = TcpStream::connect(&state.target).await.unwrap();
                     tokio::spawn(relay(client, server, Arc::clone(&state)));
                 }
@@ -81,6 +93,28 @@ impl Relay {
     pub fn cut_clients(&self) {
         self.state.cut_all.send_modify(|count| *count += 1);
     }
+
+    /// As if the database were away: connections are cut, and new ones refused.
+    pub fn go_down(&self) {
+        self.state.is_down.store(true, Ordering::SeqCst);
+        self.cut_clients();
+    }
+
+    /// The database is back.
+    pub fn come_up(&self) {
+        self.state.is_down.store(false, Ordering::SeqCst);
+        self.state.held.lock().unwrap().clear();
+    }
+
+    /// Keeps what clients say from now on.
+    pub fn listen(&self) {
+        *self.state.heard.lock().unwrap() = Some(Vec::new());
+    }
+
+    /// What clients have said since.
+    pub fn heard(&self) -> Vec<u8> {
+        self.state.heard.lock().unwrap().take().unwrap_or_default()
+    }
 }
 
 async fn relay(mut client: TcpStream, mut server: TcpStream, state: Arc<State>) {
@@ -104,6 +138,9 @@ async fn relay(mut client: TcpStream, mut server: TcpStream, state: Arc<State>) 
             }
             read = client.read(&mut from_client) => {
                 let Ok(size @ 1..) = read else { return };
+                if let Some(heard) = &mut *state.heard.lock().unwrap() {
+                    heard.extend_from_slice(&from_client[..size]);
+                }
                 asked.extend_from_slice(&from_client[..size]);
                 while let Some(message) = next_message(&mut asked, &mut started) {
                     let cut = if contains(&message, b"COMMIT AND CHAIN") {

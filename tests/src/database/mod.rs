@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use mcp_idempotent_tower::TransactionStore;
+use mcp_idempotent_tower::{OperatorStore, TransactionStore};
 
 pub use self::{
     cluster::Cluster,
@@ -36,7 +36,7 @@ pub enum Stored {
 /// no schema means this test's own.
 pub trait Database: Clone + Send + Sync + 'static {
     type Connection: sqlx::Connection<Database: sqlx::Database<Connection = Self::Connection>>;
-    type Store: TransactionStore<Connection = Self::Connection> + Clone;
+    type Store: TransactionStore<Connection = Self::Connection> + OperatorStore + Clone;
 
     const NAME: &'static str;
 
@@ -59,6 +59,9 @@ pub trait Database: Clone + Send + Sync + 'static {
 
     /// As [`store`](Self::store); a call waits for its turn at most this long.
     fn store_that_waits(&self, connections: u32, bound: Duration) -> Self::Store;
+
+    /// As [`store`](Self::store); leases may be as short as this.
+    fn store_for_lease(&self, connections: u32, lease: Duration) -> Self::Store;
 
     /// What a server process needs to open the same database.
     fn address(&self) -> String;

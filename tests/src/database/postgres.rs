@@ -140,6 +140,10 @@ impl Database for Postgres {
             .unwrap()
     }
 
+    fn store_for_lease(&self, connections: u32, _: Duration) -> PostgresStore {
+        self.store(connections)
+    }
+
     fn address(&self) -> String {
         self.address.clone()
     }

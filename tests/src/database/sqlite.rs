@@ -80,6 +80,14 @@ impl Database for Sqlite {
             .unwrap()
     }
 
+    fn store_for_lease(&self, connections: u32, lease: Duration) -> SqliteStore {
+        let limit = SqliteStoreBuilder::DEFAULT_TRANSACTION_LIMIT.min(lease / 4);
+        self.builder(connections)
+            .with_transaction_limit(limit)
+            .build()
+            .unwrap()
+    }
+
     fn address(&self) -> String {
         self.path.to_str().unwrap().to_owned()
     }

@@ -7,6 +7,7 @@ use std::{
     fs::OpenOptions,
     io::Write as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 pub use self::{
@@ -30,7 +31,7 @@ impl Ledger {
         &self.path
     }
 
-    fn append(&self, what: &str, name: &str) {
+    pub(crate) fn append(&self, what: &str, name: &str) {
         let mut file = OpenOptions::new()
             .create(true)
             .append(true)
@@ -73,6 +74,12 @@ impl Ledger {
     /// Handlers that hold go on from now on.
     pub fn release(&self) {
         std::fs::write(self.released(), []).unwrap();
+    }
+
+    pub(crate) async fn until_released(&self) {
+        while !self.released().exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     fn released(&self) -> PathBuf {

@@ -45,13 +45,25 @@ impl Process {
         ledger: &Ledger,
         settings: Settings,
     ) -> Self {
+        let arguments = [
+            D::NAME.to_owned(),
+            database.address(),
+            ledger.path().to_str().unwrap().to_owned(),
+            settings.connections.to_string(),
+            settings.bound.as_millis().to_string(),
+            settings.pause.map_or("nowhere", Pause::as_str).to_owned(),
+        ];
+        Self::spawn(program, name, arguments).await
+    }
+
+    /// Starts `program` with these arguments. To Postgres it is known as `name`.
+    pub async fn spawn(
+        program: &str,
+        name: &str,
+        arguments: impl IntoIterator<Item = String>,
+    ) -> Self {
         let mut child = Command::new(program)
-            .arg(D::NAME)
-            .arg(database.address())
-            .arg(ledger.path())
-            .arg(settings.connections.to_string())
-            .arg(settings.bound.as_millis().to_string())
-            .arg(settings.pause.map_or("nowhere", Pause::as_str))
+            .args(arguments)
             .env("PGAPPNAME", name)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -70,6 +82,27 @@ impl Process {
     /// SIGKILL: the process has no chance to clean up.
     pub async fn kill(mut self) {
         self.child.kill().await.unwrap();
+    }
+
+    /// SIGSTOP: the process stands still, as on a machine that is suspended.
+    pub async fn pause(&self) {
+        self.signal("STOP").await;
+    }
+
+    /// SIGCONT: it goes on where it stood.
+    pub async fn resume(&self) {
+        self.signal("CONT").await;
+    }
+
+    async fn signal(&self, name: &str) {
+        let pid = self.child.id().unwrap().to_string();
+        // The shell's own `kill` is there where the program is not.
+        let status = Command::new("sh")
+            .args(["-c", "kill -s \"$0\" \"$1\"", name, &pid])
+            .status()
+            .await
+            .unwrap();
+        assert!(status.success(), "SIG{name}: {status}");
     }
 }
 

@@ -77,9 +77,7 @@ impl<D: Database> Server<D> {
             .await
             .map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
         if hold {
-            while !self.ledger.released().exists() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            self.ledger.until_released().await;
         }
         if self.pause == Some(Pause::BeforeCommit) {
             self.ledger.append("paused", &name);

@@ -14,6 +14,7 @@ mod misbehaviour;
 mod model;
 mod nesting;
 mod outcomes;
+mod outside;
 mod processes;
 mod recorded;
 mod refusals;
