@@ -31,6 +31,7 @@ pub mod http;
 mod idempotency;
 pub mod layer;
 mod not_executed;
+mod operator;
 mod options;
 mod result;
 pub mod scope;

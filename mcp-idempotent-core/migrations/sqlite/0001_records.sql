@@ -14,23 +14,38 @@ INSERT INTO mcp_idempotent_store (only_row, schema_version, last_token) VALUES (
 CREATE TABLE mcp_idempotent_record (
     id BLOB NOT NULL PRIMARY KEY CHECK (length(id) = 32),
     fingerprint BLOB NOT NULL,
-    -- As in Postgres: 0 in progress, 1 completed, 2 in doubt, 3 tombstone (left by the sweep)
-    state INTEGER NOT NULL CHECK (state IN (0, 1, 2, 3)),
-    -- 0 for a record that was written together with its effect
+    -- As in Postgres: 0 in progress, 1 completed, 2 in doubt, 3 tombstone (left by the sweep),
+    -- 4 released (the key is free; what is left says where its next attempt comes from)
+    state INTEGER NOT NULL CHECK (state IN (0, 1, 2, 3, 4)),
+    -- 0 for a record that was committed together with its effect
     token INTEGER NOT NULL,
+    -- the first attempt's token; NULL: the next attempt under a lease is a first one
+    origin INTEGER,
+    -- since the origin
+    attempts INTEGER NOT NULL DEFAULT 1,
     tool TEXT NOT NULL,
     key_prefix TEXT,
     created_at INTEGER NOT NULL,
+    -- while in progress, and after a lapse
     lease_until INTEGER,
+    -- how long it is kept once it is in doubt; a duration, as the claim gave it
+    in_doubt_retention INTEGER,
+    -- in doubt: when the attempt said so
     completed_at INTEGER,
-    expires_at INTEGER,
-    purge_at INTEGER,
-    -- when the sweep has something to do here; NULL while in progress or in doubt
-    sweep_at INTEGER,
+    -- from then on the record is absent: the end of retention, in doubt of its own, in progress of
+    -- the one it will have after a lapse; released, the end of its keeping
+    expires_at INTEGER NOT NULL,
+    -- the end of the tombstone, where there is to be one; else as expires_at
+    purge_at INTEGER NOT NULL,
+    -- when the sweep has something to do here
+    sweep_at INTEGER NOT NULL,
+    -- an operator's: 1 committed, 2 not committed, 3 released; who, why, and when
+    resolution INTEGER CHECK (resolution IN (1, 2, 3)),
+    resolved_by TEXT,
+    resolved_why TEXT,
+    resolved_at INTEGER,
     -- NULL in a completed record: the result was too large to keep
     response BLOB
 ) WITHOUT ROWID;
 
-CREATE INDEX mcp_idempotent_record_sweep
-    ON mcp_idempotent_record (sweep_at)
-    WHERE sweep_at IS NOT NULL;
+CREATE INDEX mcp_idempotent_record_sweep ON mcp_idempotent_record (sweep_at);

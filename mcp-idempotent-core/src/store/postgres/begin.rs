@@ -135,8 +135,14 @@ impl PostgresStore {
                     batch.push_str(&self.seen_call(claim));
                 }
             }
-            None => batch
-                .push_str(&self.call(Name::OpenUnclaimed, &[mark.literal(), self.idle_timeout()])),
+            None => batch.push_str(&self.call(
+                Name::OpenUnclaimed,
+                &[
+                    mark.literal(),
+                    self.idle_timeout(),
+                    self.transaction_lock(mark).to_string(),
+                ],
+            )),
         }
         batch
     }

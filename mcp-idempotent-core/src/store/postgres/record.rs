@@ -42,8 +42,9 @@ impl Stored {
             },
             2 => RecordState::InDoubt {
                 token: row.try_get(5)?,
-                attempts: 1,
-                since: Timestamp::from_micros(0),
+                attempts: attempts(row, 6)?,
+                // A record that somebody wrote by hand may not say.
+                since: Timestamp::from_micros(row.try_get::<Option<i64>, _>(4)?.unwrap_or(0)),
             },
             _ => RecordState::Expired,
         };
@@ -62,6 +63,12 @@ impl PostgresStore {
     pub(super) fn seen_call(&self, claim: &Claim) -> String {
         self.call(Name::Seen, &[bytes(claim.id.as_bytes())])
     }
+}
+
+/// A count of attempts.
+pub(super) fn attempts(row: &PgRow, column: usize) -> Result<u32, sqlx::Error> {
+    let attempts: i32 = row.try_get(column)?;
+    Ok(u32::try_from(attempts).unwrap_or(1))
 }
 
 /// What a finishing statement returned: its moment.

@@ -6,6 +6,10 @@ use sha2::{Digest, Sha256};
 
 use super::schema::SchemaName;
 
+mod lease;
+
+pub(super) use self::lease::{in_doubt_until, is_in_doubt};
+
 /// Which statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name {
@@ -17,9 +21,15 @@ pub(super) enum Name {
     Check,
     Finish,
     Doubt,
+    ExpireUnkept,
+    Held,
     Claim,
+    TakeOver,
+    Renew,
     Complete,
+    CompleteHere,
     Release,
+    Keep,
     Abandon,
 }
 
@@ -43,12 +53,12 @@ pub(super) struct Statements {
 }
 
 /// Microseconds since the Unix epoch of a `timestamptz`.
-fn micros(expression: &str) -> String {
+pub(super) fn micros(expression: &str) -> String {
     format!("(extract(epoch FROM {expression}) * 1000000)::bigint")
 }
 
 /// The one reading of the clock that a statement uses; OFFSET 0 keeps it one reading.
-const CLOCK: &str = "(SELECT pg_catalog.clock_timestamp() AS now OFFSET 0) AS clock";
+pub(super) const CLOCK: &str = "(SELECT pg_catalog.clock_timestamp() AS now OFFSET 0) AS clock";
 
 /// Whether the per-call value that `open` set is still there: an error if not. Whoever ends the
 /// transaction removes it.
@@ -61,17 +71,12 @@ fn still_ours(mark: &str) -> String {
 impl Statements {
     pub(super) fn new(schema: &SchemaName) -> Self {
         let records = format!("{}.records", schema.quoted());
-        let tokens = schema.quoted();
         let set_up = "pg_catalog.set_config('mcp_idempotent.call', $1, true), \
              pg_catalog.set_config('mcp_idempotent.committed', $1, false), \
              pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true)";
-        // Whether a record is past its end; `$2`: whether its tombstone counts.
-        let is_past = |now: &str| {
-            format!(
-                "coalesce(CASE WHEN $2 THEN purge_at <= {now} WHEN state = 3 THEN true \
-                 ELSE expires_at <= {now} END, false)"
-            )
-        };
+        // Whether a record is past its end; `$2`: whether its tombstone counts. What is left of a
+        // free key is nothing to a look-up, and in the way of nobody.
+        let is_past = |now: &str| lease::is_past(now, "true");
         let completed = micros("completed_at");
         let statement = |name, suffix, parameters, text| Statement {
             name,
@@ -93,9 +98,7 @@ impl Statements {
         const FINISH: &[&str] = &[
             "bytea", "bytea", "text", "text", "text", "bytea", "bigint", "bigint",
         ];
-        let guard = "id = $1 AND token = $2 AND state = 0 \
-             AND lease_until > pg_catalog.clock_timestamp()";
-        let all = vec![
+        let mut all = vec![
             // The lock of this call (id and fingerprint) first, then the lock of the key. Both are
             // taken in an earlier statement than any look-up, whose snapshot is then newer.
             statement(
@@ -110,10 +113,11 @@ impl Statements {
                 ),
             ),
             statement(
+                // The lock is the transaction's own: while it is held, its commit may be to come.
                 Name::OpenUnclaimed,
                 "open_unclaimed",
-                &["text", "text"],
-                format!("SELECT {set_up}"),
+                &["text", "text", "bigint"],
+                format!("SELECT {set_up}, pg_catalog.pg_advisory_xact_lock($3)"),
             ),
             // Any record, expired or not: what it means is read outside the transaction.
             statement(
@@ -131,11 +135,12 @@ impl Statements {
                      CASE WHEN state = 0 AND lease_until <= clock.now THEN 2 \
                           WHEN state = 1 AND expires_at <= clock.now THEN 3 \
                           ELSE state END::int, \
-                     {remaining}, pg_catalog.encode(response, 'hex'), {completed}, token \
+                     {remaining}, pg_catalog.encode(response, 'hex'), {moment}, token, attempts \
                      FROM {records}, {CLOCK} \
                      WHERE id = $1 AND NOT {past}",
                     past = is_past("clock.now"),
                     remaining = micros("(lease_until - clock.now)"),
+                    moment = micros("(CASE state WHEN 0 THEN lease_until ELSE completed_at END)"),
                 ),
             ),
             // An expired record is removed before anybody claims its key, and finishing is a plain
@@ -164,56 +169,17 @@ impl Statements {
             statement(
                 Name::Doubt,
                 "doubt",
-                &["bytea", "bytea", "bigint", "text", "text"],
+                &["bytea", "bytea", "bigint", "text", "text", "bigint"],
                 format!(
                     "INSERT INTO {records} (id, fingerprint, state, token, attempts, tool, \
-                     key_prefix, created_at) \
-                     VALUES ($1, $2, 2, $3, 1, $4, $5, pg_catalog.clock_timestamp()) \
+                     key_prefix, in_doubt_retention, created_at, completed_at, expires_at) \
+                     SELECT $1, $2, 2, $3, 1, $4, $5, $6, clock.now, clock.now, \
+                     clock.now + $6 * interval '1 microsecond' FROM {CLOCK} \
                      ON CONFLICT (id) DO NOTHING"
                 ),
             ),
-            statement(
-                Name::Claim,
-                "claim",
-                &["bytea", "bytea", "text", "text", "bigint"],
-                format!(
-                    "INSERT INTO {records} (id, fingerprint, state, token, attempts, tool, \
-                     key_prefix, created_at, lease_until) \
-                     SELECT $1, $2, 0, pg_catalog.nextval('{tokens}.tokens'), 1, $3, $4, clock.now, \
-                     clock.now + $5 * interval '1 microsecond' FROM {CLOCK} RETURNING token"
-                ),
-            ),
-            statement(
-                Name::Complete,
-                "complete",
-                &["bytea", "bigint", "bytea", "bigint", "bigint"],
-                format!(
-                    "UPDATE {records} SET state = 1, response = $3, lease_until = NULL, \
-                     completed_at = clock.now, \
-                     expires_at = clock.now + $4 * interval '1 microsecond', \
-                     purge_at = clock.now + ($4 + $5) * interval '1 microsecond' \
-                     FROM {CLOCK} WHERE {guard} RETURNING {completed}"
-                ),
-            ),
-            statement(
-                Name::Release,
-                "release",
-                &["bytea", "bigint"],
-                format!(
-                    "DELETE FROM {records} WHERE {guard} RETURNING {}",
-                    micros("pg_catalog.clock_timestamp()")
-                ),
-            ),
-            statement(
-                Name::Abandon,
-                "abandon",
-                &["bytea", "bigint"],
-                format!(
-                    "UPDATE {records} SET state = 2, lease_until = NULL WHERE {guard} RETURNING {}",
-                    micros("pg_catalog.clock_timestamp()")
-                ),
-            ),
         ];
+        all.extend(lease::statements(schema));
         let mut hash = Sha256::new();
         for statement in &all {
             hash.update(&statement.text);
@@ -320,6 +286,15 @@ pub(super) fn text(value: &str) -> String {
 /// A `text` literal, or NULL.
 pub(super) fn text_or_null(value: Option<&str>) -> String {
     value.map_or_else(|| "NULL".to_owned(), text)
+}
+
+/// A `text` literal of any text without U+0000, whatever `standard_conforming_strings` says and
+/// whatever is in it.
+pub(super) fn any_text(value: &str) -> String {
+    format!(
+        "pg_catalog.convert_from({}, 'UTF8')",
+        bytes(value.as_bytes())
+    )
 }
 
 /// At most `limit` characters of `value`, with `?` for every one that would need quoting or that

@@ -10,11 +10,8 @@ use sqlx::{
 use tokio::time::Instant;
 
 use super::{
-    Hook, Shared, SqliteStore,
-    error::store_error,
-    schema,
-    statement::Statements,
-    writer::{Backoff, WriterQueue},
+    Hook, Shared, SqliteStore, error::store_error, queue::WriterQueue, schema,
+    statement::Statements, writer::Backoff,
 };
 use crate::store::{CallInfo, StoreError, StoreErrorKind};
 
@@ -109,7 +106,9 @@ impl SqliteStoreBuilder {
         }
     }
 
-    /// How long a call waits for the writer.
+    /// How long a call waits for the writer. What a running lease depends on (its renewal and its
+    /// end) comes before all handlers that queue in this process, and waits for the one that has
+    /// the writer too: the transaction limit, and then this.
     pub fn with_wait_bound(mut self, wait_bound: Duration) -> Self {
         self.wait_bound = wait_bound;
         self

@@ -6,10 +6,10 @@ use sqlx::{Arguments as _, SqlStr, sqlite::SqliteArguments};
 
 use super::{
     Opened, SqliteStore,
-    batch::{self, Encoded},
+    batch::Encoded,
     error::store_error,
     micros,
-    writer::{Backoff, Checkout},
+    queue::{Checkout, Line},
 };
 use crate::{
     record::{Record, Timestamp},
@@ -56,12 +56,31 @@ impl Store for SqliteStore {
             Opened::Found(record) => return Ok(Claimed::Found(record)),
             Opened::New(checkout) => checkout,
         };
-        let token = self
+        let lease = self
             .insert_lease(&mut checkout, claim)
             .await
             .map_err(|error| store_error("claiming", error))?;
         checkout.give_back();
-        Ok(Claimed::New(Lease::new(claim.id, token)))
+        Ok(Claimed::New(lease))
+    }
+
+    async fn take_over(&self, claim: &Claim, token: i64) -> Result<Option<Lease>, StoreError> {
+        let mut checkout = self.lock(Line::Ordinary, true).await?;
+        let taken = self
+            .take_lease_over(&mut checkout, claim, token)
+            .await
+            .map_err(|error| store_error("taking over", error))?;
+        match taken {
+            Some(_) => checkout.give_back(),
+            None => checkout.roll_back_and_give_back().await,
+        }
+        Ok(taken)
+    }
+
+    async fn renew(&self, lease: &Lease, period: Duration) -> Result<LeaseEnd, StoreError> {
+        let statement = &self.shared.statements.renew;
+        self.change_lease("renewing", statement, lasting(lease, period))
+            .await
     }
 
     async fn complete(
@@ -70,26 +89,24 @@ impl Store for SqliteStore {
         completion: Completion,
     ) -> Result<LeaseEnd, StoreError> {
         let statement = &self.shared.statements.complete;
-        self.end_lease("completing", statement, finished(lease, &completion))
+        self.change_lease("completing", statement, finished(lease, &completion))
             .await
     }
 
-    async fn take_over(&self, _: &Claim, _: i64) -> Result<Option<Lease>, StoreError> {
-        Err(StoreError::new(StoreErrorKind::Other, "not there yet"))
-    }
-
-    async fn renew(&self, _: &Lease, _: Duration) -> Result<LeaseEnd, StoreError> {
-        Err(StoreError::new(StoreErrorKind::Other, "not there yet"))
-    }
-
-    async fn release(&self, lease: &Lease, _: Duration) -> Result<LeaseEnd, StoreError> {
-        let statement = &self.shared.statements.release;
-        self.end_lease("releasing", statement, held(lease)).await
+    async fn release(&self, lease: &Lease, keep_origin: Duration) -> Result<LeaseEnd, StoreError> {
+        let statements = &self.shared.statements;
+        let (statement, arguments) = if keep_origin.is_zero() {
+            (&statements.forget, held(lease))
+        } else {
+            (&statements.release, lasting(lease, keep_origin))
+        };
+        self.change_lease("releasing", statement, arguments).await
     }
 
     async fn abandon(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
         let statement = &self.shared.statements.abandon;
-        self.end_lease("abandoning", statement, held(lease)).await
+        self.change_lease("abandoning", statement, held(lease))
+            .await
     }
 
     async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
@@ -100,7 +117,10 @@ impl Store for SqliteStore {
                 let batch = left.min(SWEEP_BATCH);
                 let mut arguments = SqliteArguments::default();
                 let arguments = arguments.add(batch).map(|()| arguments);
-                let changed = self.write("sweeping", statement, arguments).await?.len();
+                let changed = self
+                    .write("sweeping", Line::Ordinary, statement, arguments)
+                    .await?
+                    .len();
                 let changed = u32::try_from(changed).unwrap_or(batch);
                 left -= changed.min(left);
                 if changed < batch {
@@ -118,78 +138,82 @@ impl SqliteStore {
         &self,
         checkout: &mut Checkout,
         claim: &Claim,
-    ) -> Result<i64, sqlx::Error> {
+    ) -> Result<Lease, sqlx::Error> {
         let connection = &mut checkout.writer.connection;
-        let tokens: Vec<i64> = sqlx::query_scalar(self.shared.statements.next_token.clone())
-            .fetch_all(&mut *connection)
-            .await?;
-        let token = *tokens.first().ok_or(sqlx::Error::RowNotFound)?;
-        sqlx::query(self.shared.statements.insert_in_progress.clone())
+        let token = self.draw_token(connection).await?;
+        let inserted = sqlx::query_as(self.shared.statements.insert_in_progress.clone())
             .bind(&claim.id.as_bytes()[..])
             .bind(&claim.fingerprint.to_stored()[..])
             .bind(&*claim.call.tool)
             .bind(claim.key_prefix.as_deref())
             .bind(micros(claim.lease))
             .bind(token)
-            .execute(connection)
+            .bind(micros(claim.in_doubt_retention))
+            .fetch_all(connection)
             .await?;
+        let lease = granted(claim, token, &inserted).ok_or(sqlx::Error::RowNotFound)?;
         checkout.writer.commit().await?;
-        Ok(token)
+        Ok(lease)
     }
 
-    async fn end_lease(
+    /// Commits only if there was something to take over.
+    async fn take_lease_over(
+        &self,
+        checkout: &mut Checkout,
+        claim: &Claim,
+        token: i64,
+    ) -> Result<Option<Lease>, sqlx::Error> {
+        let connection = &mut checkout.writer.connection;
+        let drawn = self.draw_token(connection).await?;
+        let taken = sqlx::query_as(self.shared.statements.take_over.clone())
+            .bind(&claim.id.as_bytes()[..])
+            .bind(&claim.fingerprint.to_stored()[..])
+            .bind(token)
+            .bind(drawn)
+            .bind(micros(claim.lease))
+            .bind(micros(claim.in_doubt_retention))
+            .fetch_all(connection)
+            .await?;
+        let lease = granted(claim, drawn, &taken);
+        if lease.is_some() {
+            checkout.writer.commit().await?;
+        }
+        Ok(lease)
+    }
+
+    async fn change_lease(
         &self,
         doing: &str,
         statement: &SqlStr,
         arguments: Encoded,
     ) -> Result<LeaseEnd, StoreError> {
-        let changed = self.write(doing, statement, arguments).await?;
+        let changed = self.write(doing, Line::Lease, statement, arguments).await?;
         Ok(changed.first().map_or(LeaseEnd::Fenced, |at| {
             LeaseEnd::Done(Timestamp::from_micros(*at))
         }))
     }
-
-    /// One statement that is a transaction of its own.
-    async fn write(
-        &self,
-        doing: &str,
-        statement: &SqlStr,
-        arguments: Encoded,
-    ) -> Result<Vec<i64>, StoreError> {
-        let deadline = self.deadline();
-        let mut checkout = self.shared.writers.take(deadline).await?;
-        let written = async {
-            let arguments = arguments.map_err(sqlx::Error::Encode)?;
-            let mut backoff = Backoff::until(deadline);
-            checkout.writer.make_ordinary().await?;
-            loop {
-                let arguments = Ok(arguments.clone());
-                let connection = &mut checkout.writer.connection;
-                let batch = batch::run(connection, statement, arguments, 1).await;
-                match batch.done {
-                    Ok(()) => return Ok(batch.rows),
-                    Err(error) => backoff.retry(error).await?,
-                }
-            }
-        };
-        match written.await {
-            Ok(rows) => {
-                checkout.give_back();
-                Ok(rows)
-            }
-            Err(error) => Err(store_error(doing, error)),
-        }
-    }
 }
 
-fn held(lease: &Lease) -> Encoded {
+/// The lease that a statement has written, from the origin and the attempts that it answered with.
+fn granted(claim: &Claim, token: i64, written: &[(i64, u32)]) -> Option<Lease> {
+    let (origin, attempts) = *written.first()?;
+    Some(Lease::new(claim.id, token).after(origin, attempts))
+}
+
+pub(super) fn held(lease: &Lease) -> Encoded {
     let mut arguments = SqliteArguments::default();
     arguments.add(&lease.id.as_bytes()[..])?;
     arguments.add(lease.token)?;
     Ok(arguments)
 }
 
-fn finished(lease: &Lease, completion: &Completion) -> Encoded {
+fn lasting(lease: &Lease, period: Duration) -> Encoded {
+    let mut arguments = held(lease)?;
+    arguments.add(micros(period))?;
+    Ok(arguments)
+}
+
+pub(super) fn finished(lease: &Lease, completion: &Completion) -> Encoded {
     let mut arguments = held(lease)?;
     arguments.add(completion.response.as_deref())?;
     arguments.add(micros(completion.retention))?;

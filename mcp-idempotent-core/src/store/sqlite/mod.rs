@@ -43,24 +43,29 @@ mod batch;
 mod builder;
 mod error;
 mod lease;
+mod operator;
+mod queue;
 mod row;
 mod schema;
 mod statement;
 mod transaction;
+mod watch;
 mod writer;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use sqlx::{SqliteConnection, SqlitePool};
+use sqlx::{SqlStr, SqliteConnection, SqlitePool, sqlite::SqliteRow};
 use tokio::time::{Instant, timeout_at};
 
-pub use self::{builder::SqliteStoreBuilder, transaction::SqliteTransaction};
 use self::{
-    error::{busy, is_read_only, store_error},
+    batch::Encoded,
+    error::{busy, is_busy, is_read_only, store_error},
+    queue::{Checkout, Line, WriterQueue},
     statement::Statements,
-    writer::{Backoff, Checkout, WriterQueue},
+    writer::Backoff,
 };
+pub use self::{builder::SqliteStoreBuilder, transaction::SqliteTransaction};
 #[cfg(doc)]
 use crate::store::StoreErrorKind;
 use crate::{
@@ -110,27 +115,62 @@ impl SqliteStore {
     }
 
     fn deadline(&self) -> Instant {
+        Self::after(self.shared.wait_bound)
+    }
+
+    /// For what a lease depends on: as long as a handler may hold the writer, and then the bound.
+    fn lease_deadline(&self) -> Instant {
+        let Shared {
+            wait_bound,
+            transaction_limit,
+            ..
+        } = *self.shared;
+        Self::after(wait_bound.saturating_add(transaction_limit))
+    }
+
+    fn after(wait: Duration) -> Instant {
         const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-        Instant::now() + self.shared.wait_bound.min(FAR)
+        Instant::now() + wait.min(FAR)
     }
 
     /// Looks up beside whoever writes.
     async fn read(&self, claim: &Claim, deadline: Instant) -> Result<Option<Record>, StoreError> {
-        let read = async {
+        let statement = &self.shared.statements.look_up;
+        let rows = self
+            .rows("looking up", statement, row::looked_up(claim), deadline)
+            .await?;
+        rows.first()
+            .map(row::decode)
+            .transpose()
+            .map_err(|error| store_error("looking up", error))
+    }
+
+    /// Reads beside whoever writes.
+    async fn rows(
+        &self,
+        doing: &str,
+        statement: &SqlStr,
+        arguments: Encoded,
+        deadline: Instant,
+    ) -> Result<Vec<SqliteRow>, StoreError> {
+        let reading = async {
+            let arguments = arguments.map_err(sqlx::Error::Encode)?;
             let mut backoff = Backoff::until(deadline);
             let mut connection = self.shared.pool.acquire().await?;
             loop {
-                let statement = &self.shared.statements.look_up;
-                match row::find(&mut connection, statement, claim).await {
-                    Ok(found) => return Ok(found),
+                let rows = sqlx::query_with(statement.clone(), arguments.clone())
+                    .fetch_all(&mut *connection)
+                    .await;
+                match rows {
+                    Ok(rows) => return Ok(rows),
                     Err(error) => backoff.retry(error).await?,
                 }
             }
         };
-        timeout_at(deadline, read)
+        timeout_at(deadline, reading)
             .await
             .map_err(|_| busy("a connection"))?
-            .map_err(|error| store_error("looking up", error))
+            .map_err(|error| store_error(doing, error))
     }
 
     /// Looks up and takes the write lock. `durable`: what is committed next must be on the disk.
@@ -144,12 +184,10 @@ impl SqliteStore {
                 {
                     return Ok(Opened::Found(record));
                 }
-                self.shared.writers.take(deadline).await?
+                self.shared.writers.take(Line::Ordinary, deadline).await?
             }
         };
-        self.lock_for(checkout, claim, durable, deadline)
-            .await
-            .map_err(|error| store_error("claiming", error))
+        self.lock_for(checkout, claim, durable, deadline).await
     }
 
     async fn lock_for(
@@ -158,14 +196,17 @@ impl SqliteStore {
         claim: Option<&Claim>,
         durable: bool,
         deadline: Instant,
-    ) -> Result<Opened, sqlx::Error> {
-        if durable {
-            checkout.writer.make_durable().await?;
-        } else {
-            checkout.writer.make_ordinary().await?;
-        }
+    ) -> Result<Opened, StoreError> {
+        let failed = |error| store_error("claiming", error);
         let mut backoff = Backoff::until(deadline);
         loop {
+            // Each time: another may have had the connection meanwhile.
+            let level = if durable {
+                checkout.writer.make_durable().await
+            } else {
+                checkout.writer.make_ordinary().await
+            };
+            level.map_err(failed)?;
             let locked = match claim {
                 Some(claim) => {
                     let begin = &self.shared.statements.begin;
@@ -183,18 +224,83 @@ impl SqliteStore {
                     // What was begun before the lock was refused is a look-up; whoever holds the
                     // lock may be this very call, so the next try looks again.
                     if claim.is_some() && checkout.writer.roll_back().await.is_err() {
-                        return Err(error);
+                        return Err(failed(error));
                     }
                     if let Err(error) = backoff.retry(error).await {
                         // A handler may have made the connection one that only reads.
                         if !is_read_only(&error) {
                             checkout.give_back();
                         }
-                        return Err(error);
+                        return Err(failed(error));
                     }
+                    checkout = self
+                        .shared
+                        .writers
+                        .let_leases_pass(checkout, deadline)
+                        .await?;
                 }
             }
         }
+    }
+
+    /// Takes the write lock for what depends on no claim.
+    async fn lock(&self, line: Line, durable: bool) -> Result<Checkout, StoreError> {
+        let deadline = self.deadline();
+        let checkout = self.shared.writers.take(line, deadline).await?;
+        match self.lock_for(checkout, None, durable, deadline).await? {
+            Opened::New(checkout) => Ok(checkout),
+            Opened::Found(_) => unreachable!("without a claim nothing is looked up"),
+        }
+    }
+
+    /// One statement that is a transaction of its own.
+    async fn write(
+        &self,
+        doing: &str,
+        line: Line,
+        statement: &SqlStr,
+        arguments: Encoded,
+    ) -> Result<Vec<i64>, StoreError> {
+        let deadline = match line {
+            Line::Lease => self.lease_deadline(),
+            Line::Ordinary => self.deadline(),
+        };
+        let mut checkout = self.shared.writers.take(line, deadline).await?;
+        let written = async {
+            let arguments = arguments.map_err(sqlx::Error::Encode)?;
+            let mut backoff = Backoff::until(deadline);
+            checkout.writer.make_ordinary().await?;
+            loop {
+                let arguments = Ok(arguments.clone());
+                let connection = &mut checkout.writer.connection;
+                let batch = batch::run(connection, statement, arguments, 1).await;
+                match batch.done {
+                    Ok(()) => return Ok(batch.rows),
+                    Err(error) => backoff.retry(error).await?,
+                }
+            }
+        };
+        match written.await {
+            Ok(rows) => {
+                checkout.give_back();
+                Ok(rows)
+            }
+            Err(error) => {
+                // Refused the lock, it did nothing.
+                if is_busy(&error) {
+                    checkout.give_back();
+                }
+                Err(store_error(doing, error))
+            }
+        }
+    }
+
+    /// Draws the next fencing token, in the transaction that is open.
+    async fn draw_token(&self, connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+        let tokens: Vec<i64> = sqlx::query_scalar(self.shared.statements.next_token.clone())
+            .fetch_all(connection)
+            .await?;
+        tokens.first().copied().ok_or(sqlx::Error::RowNotFound)
     }
 }
 

@@ -3,9 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use sqlx::{Row as _, SqlStr, SqliteConnection, sqlite::SqliteRow};
+use sqlx::{
+    Arguments as _, Row as _, SqlStr, SqliteConnection,
+    sqlite::{SqliteArguments, SqliteRow},
+};
 
-use super::statement::{COMPLETED, EXPIRED, IN_DOUBT, IN_PROGRESS};
+use super::{
+    batch::Encoded,
+    statement::{COMPLETED, EXPIRED, IN_DOUBT, IN_PROGRESS},
+};
 use crate::{
     fingerprint::Fingerprint,
     policy::OnExpired,
@@ -20,9 +26,8 @@ pub(super) async fn find(
     statement: &SqlStr,
     claim: &Claim,
 ) -> Result<Option<Record>, sqlx::Error> {
-    sqlx::query(statement.clone())
-        .bind(&claim.id.as_bytes()[..])
-        .bind(claim.on_expired == OnExpired::Refuse)
+    let arguments = looked_up(claim).map_err(sqlx::Error::Encode)?;
+    sqlx::query_with(statement.clone(), arguments)
         .fetch_optional(connection)
         .await?
         .as_ref()
@@ -30,7 +35,15 @@ pub(super) async fn find(
         .transpose()
 }
 
-fn decode(row: &SqliteRow) -> Result<Record, sqlx::Error> {
+/// The arguments of a statement that answers with a record.
+pub(super) fn looked_up(claim: &Claim) -> Encoded {
+    let mut arguments = SqliteArguments::default();
+    arguments.add(&claim.id.as_bytes()[..])?;
+    arguments.add(claim.on_expired == OnExpired::Refuse)?;
+    Ok(arguments)
+}
+
+pub(super) fn decode(row: &SqliteRow) -> Result<Record, sqlx::Error> {
     let state = match row.try_get::<i64, _>(1)? {
         IN_PROGRESS => RecordState::InProgress {
             lease_remaining: Duration::from_micros(
@@ -38,9 +51,9 @@ fn decode(row: &SqliteRow) -> Result<Record, sqlx::Error> {
             ),
         },
         IN_DOUBT => RecordState::InDoubt {
-            token: 0,
-            attempts: 1,
-            since: Timestamp::from_micros(0),
+            token: row.try_get(5)?,
+            attempts: row.try_get(6)?,
+            since: Timestamp::from_micros(row.try_get(3)?),
         },
         COMPLETED => RecordState::Completed {
             response: row.try_get::<Option<Vec<u8>>, _>(2)?.map(Bytes::from),
@@ -54,6 +67,6 @@ fn decode(row: &SqliteRow) -> Result<Record, sqlx::Error> {
     Ok(Record::new(fingerprint, state))
 }
 
-fn undecodable(what: String) -> sqlx::Error {
+pub(super) fn undecodable(what: String) -> sqlx::Error {
     sqlx::Error::Decode(format!("a record has {what}").into())
 }

@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use super::{Opened, SqliteStore, error::store_error, writer::Writer};
+use super::{SqliteStore, error::store_error, queue::Line, writer::Writer};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// What the names of the tables begin with in the shipped files.
@@ -43,11 +43,7 @@ impl SqliteStore {
     /// [`Busy`](StoreErrorKind::Busy): others wrote for longer than the bound. Nothing was
     /// changed.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        let mut checkout = match self.open_for(None, true).await? {
-            Opened::New(checkout) => checkout,
-            // Without a claim there is nothing to find.
-            Opened::Found(_) => return Ok(()),
-        };
+        let mut checkout = self.lock(Line::Ordinary, true).await?;
         match self.apply(&mut checkout.writer).await {
             Ok(None) => {
                 checkout.give_back();
@@ -69,7 +65,11 @@ impl SqliteStore {
     /// [`Misconfigured`](StoreErrorKind::Misconfigured), and what to do; or the file could not be
     /// asked.
     pub async fn verify(&self) -> Result<(), StoreError> {
-        let mut checkout = self.shared.writers.take(self.deadline()).await?;
+        let mut checkout = self
+            .shared
+            .writers
+            .take(Line::Ordinary, self.deadline())
+            .await?;
         let version = self
             .version(&mut checkout.writer.connection)
             .await

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
-use super::writer::FINISHING;
+use super::watch::{FINISHING, WRITTEN};
 
 /// SQLite's own clock in microseconds. `'now'` stands still within one step of a statement, and
 /// a Julian day has the precision of a millisecond. (`unixepoch('subsec')` needs SQLite 3.42.)
@@ -18,16 +18,20 @@ pub(super) const COMPLETED: i64 = 1;
 pub(super) const IN_DOUBT: i64 = 2;
 /// A tombstone.
 pub(super) const EXPIRED: i64 = 3;
+/// The key is free; its origin and its trail are kept.
+pub(super) const RELEASED: i64 = 4;
 
 /// Every statement that runs more than once, as text that the driver prepares once a connection.
 ///
-/// Most are single statements; `begin` and the two that commit are batches. Parameters are, unless noted, `?1` record id,
-/// `?2` fingerprint, `?3` tool, `?4` key prefix. Tables are qualified with `main`, so that a
-/// temporary table of the handler's cannot stand in for them.
+/// Most are single statements; `begin` and those that commit are batches. Parameters are, unless
+/// noted, `?1` record id, `?2` fingerprint, `?3` tool, `?4` key prefix. Tables are qualified with
+/// `main`, so that a temporary table of the handler's cannot stand in for them.
+///
+/// Every record has an `expires_at`, from which on it is absent, whatever its state.
 #[derive(Debug)]
 pub(super) struct Statements {
     /// `?1`, `?2` whether tombstones count → fingerprint, state (lapse and expiry decided),
-    /// response, completed at, remaining lease.
+    /// response, completed at or in doubt since, remaining lease, token, attempts.
     pub(super) look_up: SqlStr,
     /// As `look_up`, in a transaction that is begun with it. Where no record is found, the same
     /// round trip goes on to take the write lock: by removing what has expired, if anything.
@@ -36,26 +40,50 @@ pub(super) struct Statements {
     /// lock only if nobody has committed since the look-up (else it is `SQLITE_BUSY_SNAPSHOT`),
     /// so there is no need to look again.
     pub(super) begin: SqlStr,
-    /// `?5` response, `?6` retention, `?7` tombstone → completed at; and commits.
+    /// `?5` response, `?6` retention, `?7` tombstone → completed at; and commits, if the record was
+    /// written. What is left of a released key goes on in the record.
     pub(super) record_and_commit: SqlStr,
     /// → now; and commits.
     pub(super) commit: SqlStr,
-    /// Keeps what is there.
+    /// `?5` token, `?6` in-doubt retention; keeps what is there, unless it is a free key's.
     pub(super) insert_in_doubt: SqlStr,
     /// → the next fencing token.
     pub(super) next_token: SqlStr,
-    /// `?5` lease, `?6` token.
+    /// `?5` lease, `?6` token, `?7` in-doubt retention → origin, attempts.
     pub(super) insert_in_progress: SqlStr,
+    /// `?1` id, `?2` fingerprint, `?3` its token, `?4` the new one, `?5` lease, `?6` in-doubt
+    /// retention → origin, attempts.
+    pub(super) take_over: SqlStr,
+    /// `?1` id, `?2` token, `?3` lease → now.
+    pub(super) renew: SqlStr,
     /// `?1` id, `?2` token, `?3` response, `?4` retention, `?5` tombstone → completed at.
     pub(super) complete: SqlStr,
-    /// `?1` id, `?2` token → now.
+    /// As `complete`; and commits, if the lease is current.
+    pub(super) complete_and_commit: SqlStr,
+    /// `?1` id, `?2` token, `?3` completed at → whether that is how the record stands.
+    pub(super) is_completed: SqlStr,
+    /// `?1` id, `?2` token, `?3` for how long what is left is kept → now.
     pub(super) release: SqlStr,
+    /// `?1` id, `?2` token → now.
+    pub(super) forget: SqlStr,
     /// `?1` id, `?2` token → now.
     pub(super) abandon: SqlStr,
     /// `?1` how many → a row for each.
     pub(super) bury: SqlStr,
     /// `?1` how many → a row for each.
     pub(super) purge: SqlStr,
+    /// `?1` status, `?2` tool, `?3`, `?4` the cursor's time and id, `?5` how many.
+    pub(super) list: SqlStr,
+    /// `?1`; as a row of `list`, and the response.
+    pub(super) show: SqlStr,
+    /// `?1` id, `?2` its token, `?3` the new one, `?4` kind, `?5` who, `?6` why, `?7` response,
+    /// `?8` retention, `?9` tombstone → now.
+    pub(super) resolve_as_committed: SqlStr,
+    /// As `resolve_as_committed` up to `?6`, then `?7` for how long the trail is kept, `?8` whether
+    /// the origin is → now.
+    pub(super) resolve_as_free: SqlStr,
+    /// `?1` → whether there is a row.
+    pub(super) exists: SqlStr,
     /// → now.
     pub(super) now: SqlStr,
     /// → version.
@@ -74,53 +102,125 @@ impl Statements {
         // Stands in the first statement of a finishing batch. On a connection that a handler put
         // in the place of ours there is no such collation, so nothing of the batch is done.
         let ours = format!("'a' < 'b' COLLATE {FINISHING}");
+        // Stands where it is evaluated for a row that was written, and so names a column of it.
+        let written = format!("tool < '' COLLATE {WRITTEN}");
+        // The next attempt at a key that was released.
+        let attempts = "attempts = CASE WHEN origin IS NULL THEN 1 ELSE attempts + 1 END";
+        let until = |end: &str| format!("expires_at = {end}, purge_at = {end}, sweep_at = {end}");
         let look_up = format!(
             "SELECT fingerprint, \
              CASE WHEN state = {IN_PROGRESS} AND lease_until <= c.now THEN {IN_DOUBT} \
                   WHEN state = {COMPLETED} AND expires_at <= c.now THEN {EXPIRED} \
                   ELSE state END, \
-             response, completed_at, lease_until - c.now \
-             FROM {record}, (SELECT {NOW} AS now) AS c WHERE id = ?1 \
-             AND (expires_at IS NULL OR expires_at > c.now OR (?2 AND purge_at > c.now))"
+             response, coalesce(completed_at, lease_until), lease_until - c.now, token, attempts \
+             FROM {record}, (SELECT {NOW} AS now) AS c WHERE id = ?1 AND state <> {RELEASED} \
+             AND (expires_at > c.now OR (?2 AND purge_at > c.now))"
+        );
+        let complete = format!(
+            "UPDATE {record} SET state = {COMPLETED}, response = ?3, lease_until = NULL, \
+             completed_at = {NOW}, expires_at = {NOW} + ?4, purge_at = {NOW} + ?4 + ?5, \
+             sweep_at = {NOW} + ?4 WHERE {held}"
+        );
+        let resolved = format!(
+            "token = ?3, resolution = ?4, resolved_by = ?5, resolved_why = ?6, \
+             resolved_at = {NOW}, lease_until = NULL"
+        );
+        let open = format!(
+            "id = ?1 AND token = ?2 AND state IN ({IN_PROGRESS}, {IN_DOUBT}) AND expires_at > {NOW}"
+        );
+        let shown = format!(
+            "id, CASE WHEN state = {IN_PROGRESS} AND lease_until > c.now THEN {IN_PROGRESS} \
+             WHEN expires_at <= c.now THEN {EXPIRED} \
+             WHEN state = {IN_PROGRESS} THEN {IN_DOUBT} ELSE state END AS status, \
+             tool, key_prefix, token, attempts, created_at, lease_until, completed_at, \
+             expires_at, resolution, resolved_by, resolved_why, resolved_at"
         );
         Self {
             begin: sql(format!(
-                "BEGIN; {look_up}; \
-                 DELETE FROM {record} WHERE id = ?1 AND state IN ({COMPLETED}, {EXPIRED}) \
-                 AND expires_at <= {NOW}"
+                "BEGIN; {look_up}; DELETE FROM {record} WHERE id = ?1 AND expires_at <= {NOW}"
             )),
             look_up: sql(look_up),
-            commit: sql(format!("SELECT {NOW} WHERE {ours}; COMMIT")),
+            commit: sql(format!(
+                "SELECT {NOW} WHERE {ours} AND 'a' < 'b' COLLATE {WRITTEN}; COMMIT"
+            )),
             record_and_commit: sql(format!(
                 "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, \
                  created_at, completed_at, expires_at, purge_at, sweep_at, response) \
                  SELECT ?1, ?2, {COMPLETED}, 0, ?3, ?4, \
                  c.now, c.now, c.now + ?6, c.now + ?6 + ?7, c.now + ?6, ?5 \
-                 FROM (SELECT {NOW} AS now) AS c WHERE {ours} RETURNING completed_at; COMMIT"
+                 FROM (SELECT {NOW} AS now) AS c WHERE {ours} \
+                 ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, \
+                 state = excluded.state, token = excluded.token, {attempts}, \
+                 tool = excluded.tool, key_prefix = excluded.key_prefix, \
+                 completed_at = excluded.completed_at, expires_at = excluded.expires_at, \
+                 purge_at = excluded.purge_at, sweep_at = excluded.sweep_at, \
+                 response = excluded.response WHERE state = {RELEASED} \
+                 RETURNING completed_at, {written}; COMMIT"
             )),
             insert_in_doubt: sql(format!(
-                "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, created_at) \
-                 SELECT ?1, ?2, {IN_DOUBT}, 0, ?3, ?4, {NOW} WHERE true \
-                 ON CONFLICT (id) DO NOTHING"
+                "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, \
+                 created_at, completed_at, in_doubt_retention, expires_at, purge_at, sweep_at) \
+                 SELECT ?1, ?2, {IN_DOUBT}, ?5, ?3, ?4, \
+                 c.now, c.now, ?6, c.now + ?6, c.now + ?6, c.now + ?6 \
+                 FROM (SELECT {NOW} AS now) AS c WHERE true \
+                 ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, \
+                 state = excluded.state, token = excluded.token, {attempts}, \
+                 tool = excluded.tool, key_prefix = excluded.key_prefix, \
+                 in_doubt_retention = excluded.in_doubt_retention, \
+                 completed_at = excluded.completed_at, expires_at = excluded.expires_at, \
+                 purge_at = excluded.purge_at, sweep_at = excluded.sweep_at \
+                 WHERE state = {RELEASED}"
             )),
             next_token: sql(format!(
                 "UPDATE {store} SET last_token = last_token + 1 RETURNING last_token"
             )),
             insert_in_progress: sql(format!(
-                "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, \
-                 created_at, lease_until) \
-                 SELECT ?1, ?2, {IN_PROGRESS}, ?6, ?3, ?4, c.now, c.now + ?5 \
-                 FROM (SELECT {NOW} AS now) AS c"
+                "INSERT INTO {record} (id, fingerprint, state, token, origin, tool, key_prefix, \
+                 created_at, lease_until, in_doubt_retention, expires_at, purge_at, sweep_at) \
+                 SELECT ?1, ?2, {IN_PROGRESS}, ?6, ?6, ?3, ?4, \
+                 c.now, c.now + ?5, ?7, c.now + ?5 + ?7, c.now + ?5 + ?7, c.now + ?5 + ?7 \
+                 FROM (SELECT {NOW} AS now) AS c WHERE true \
+                 ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, \
+                 state = excluded.state, token = excluded.token, {attempts}, \
+                 origin = coalesce(origin, excluded.origin), \
+                 tool = excluded.tool, key_prefix = excluded.key_prefix, \
+                 lease_until = excluded.lease_until, \
+                 in_doubt_retention = excluded.in_doubt_retention, \
+                 expires_at = excluded.expires_at, purge_at = excluded.purge_at, \
+                 sweep_at = excluded.sweep_at WHERE state = {RELEASED} \
+                 RETURNING origin, attempts"
             )),
-            complete: sql(format!(
-                "UPDATE {record} SET state = {COMPLETED}, response = ?3, lease_until = NULL, \
-                 completed_at = {NOW}, expires_at = {NOW} + ?4, purge_at = {NOW} + ?4 + ?5, \
-                 sweep_at = {NOW} + ?4 WHERE {held} RETURNING completed_at"
+            take_over: sql(format!(
+                "UPDATE {record} SET state = {IN_PROGRESS}, token = ?4, \
+                 origin = coalesce(origin, ?4), attempts = attempts + 1, completed_at = NULL, \
+                 lease_until = {NOW} + ?5, in_doubt_retention = ?6, {} \
+                 WHERE id = ?1 AND fingerprint = ?2 AND token = ?3 AND expires_at > {NOW} \
+                 AND (state = {IN_DOUBT} OR (state = {IN_PROGRESS} AND lease_until <= {NOW})) \
+                 RETURNING origin, attempts",
+                until(&format!("{NOW} + ?5 + ?6"))
             )),
-            release: sql(format!("DELETE FROM {record} WHERE {held} RETURNING {NOW}")),
+            renew: sql(format!(
+                "UPDATE {record} SET lease_until = {NOW} + ?3, {} WHERE {held} RETURNING {NOW}",
+                until(&format!("{NOW} + ?3 + in_doubt_retention"))
+            )),
+            complete_and_commit: sql(format!(
+                "{complete} AND {ours} RETURNING completed_at, {written}; COMMIT"
+            )),
+            complete: sql(format!("{complete} RETURNING completed_at")),
+            is_completed: sql(format!(
+                "SELECT EXISTS (SELECT 1 FROM {record} WHERE id = ?1 AND token = ?2 \
+                 AND state = {COMPLETED} AND completed_at = ?3)"
+            )),
+            release: sql(format!(
+                "UPDATE {record} SET state = {RELEASED}, lease_until = NULL, {} \
+                 WHERE {held} RETURNING {NOW}",
+                until(&format!("{NOW} + ?3"))
+            )),
+            forget: sql(format!("DELETE FROM {record} WHERE {held} RETURNING {NOW}")),
             abandon: sql(format!(
-                "UPDATE {record} SET state = {IN_DOUBT}, lease_until = NULL WHERE {held} \
-                 RETURNING {NOW}"
+                "UPDATE {record} SET state = {IN_DOUBT}, lease_until = NULL, \
+                 completed_at = {NOW}, {} WHERE {held} RETURNING completed_at",
+                until(&format!("{NOW} + in_doubt_retention"))
             )),
             bury: sql(format!(
                 "UPDATE {record} SET state = {EXPIRED}, response = NULL, sweep_at = purge_at \
@@ -129,8 +229,30 @@ impl Statements {
             )),
             purge: sql(format!(
                 "DELETE FROM {record} WHERE id IN (SELECT id FROM {record} \
-                 WHERE sweep_at <= {NOW} AND state IN ({COMPLETED}, {EXPIRED}) \
-                 AND purge_at <= {NOW} LIMIT ?1) RETURNING 1"
+                 WHERE sweep_at <= {NOW} AND purge_at <= {NOW} \
+                 AND (state <> {IN_PROGRESS} OR lease_until <= {NOW}) LIMIT ?1) RETURNING 1"
+            )),
+            list: sql(format!(
+                "SELECT * FROM (SELECT {shown} FROM {record}, (SELECT {NOW} AS now) AS c) \
+                 WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR tool = ?2) \
+                 AND (?3 IS NULL OR (created_at, id) > (?3, ?4)) \
+                 ORDER BY created_at, id LIMIT ?5"
+            )),
+            show: sql(format!(
+                "SELECT {shown}, response FROM {record}, (SELECT {NOW} AS now) AS c WHERE id = ?1"
+            )),
+            resolve_as_committed: sql(format!(
+                "UPDATE {record} SET state = {COMPLETED}, {resolved}, response = ?7, \
+                 completed_at = {NOW}, expires_at = {NOW} + ?8, purge_at = {NOW} + ?8 + ?9, \
+                 sweep_at = {NOW} + ?8 WHERE {open} RETURNING resolved_at"
+            )),
+            resolve_as_free: sql(format!(
+                "UPDATE {record} SET state = {RELEASED}, {resolved}, completed_at = NULL, \
+                 origin = CASE WHEN ?8 THEN origin END, {} WHERE {open} RETURNING resolved_at",
+                until(&format!("{NOW} + ?7"))
+            )),
+            exists: sql(format!(
+                "SELECT EXISTS (SELECT 1 FROM {record} WHERE id = ?1)"
             )),
             now: sql(format!("SELECT {NOW}")),
             is_ours: sql(format!(

@@ -11,20 +11,29 @@ use super::{
     Opened, SqliteStore,
     batch::{self, Batch, Encoded},
     error::{is_read_only, is_sql_error, leaves_commit_open, store_error},
+    lease::{finished, held},
     micros,
-    writer::Checkout,
+    queue::{Checkout, Line},
 };
 use crate::{
     error::CommitOutcome,
     record::{RecordState, Timestamp},
     store::{
-        CallInfo, Claim, Claimed, Completion, End, Ended, StoreError, StoreErrorKind,
+        CallInfo, Claim, Claimed, Completion, End, Ended, Lease, StoreError, StoreErrorKind,
         TransactionStore,
     },
 };
 
 /// How many statements a finishing batch has.
 const FINISHING_STATEMENTS: usize = 2;
+
+/// What tells afterwards whether a commit was made whose answer is lost.
+#[derive(Clone, Copy)]
+enum Proof<'a> {
+    Record(&'a Claim),
+    Lease(&'a Lease),
+    Nothing,
+}
 
 /// An open transaction that holds SQLite's write lock. Dropping it rolls back.
 pub struct SqliteTransaction {
@@ -66,7 +75,7 @@ impl TransactionStore for SqliteStore {
             Opened::Found(record) => return Ok(Claimed::Found(record)),
             Opened::New(checkout) => checkout,
         };
-        checkout.writer.hold();
+        checkout.writer.watch.hold();
         if let Some(on_begin) = &self.shared.on_begin
             && let Err(error) = on_begin(&mut checkout.writer.connection, call).await
         {
@@ -89,7 +98,11 @@ impl TransactionStore for SqliteStore {
             (End::RollBackAndRecord(completion), Some(claim)) => {
                 self.roll_back_and_record(checkout, claim, completion).await
             }
-            (End::Complete(..) | End::RollBackAndRecord(_) | End::RollBack, claim) => {
+            (End::Complete(lease, completion), claim) => {
+                self.commit_completed(checkout, claim, &lease, completion)
+                    .await
+            }
+            (End::RollBackAndRecord(_) | End::RollBack, claim) => {
                 self.roll_back(checkout, claim).await
             }
         }
@@ -114,7 +127,30 @@ impl SqliteStore {
             FINISHING_STATEMENTS,
         )
         .await;
-        self.finish(checkout, Some(claim), batch, Some(claim)).await
+        self.finish(checkout, Some(claim), batch, Proof::Record(claim))
+            .await
+    }
+
+    async fn commit_completed(
+        &self,
+        mut checkout: Checkout,
+        claim: Option<&Claim>,
+        lease: &Lease,
+        completion: Completion,
+    ) -> Ended {
+        // The hook would refuse the completion, unless the handler has taken it away.
+        if checkout.writer.watch.ended_early() {
+            return self.ended_by_handler(checkout, claim).await;
+        }
+        let batch = batch::run(
+            &mut checkout.writer.connection,
+            &self.shared.statements.complete_and_commit,
+            finished(lease, &completion),
+            FINISHING_STATEMENTS,
+        )
+        .await;
+        self.finish(checkout, claim, batch, Proof::Lease(lease))
+            .await
     }
 
     async fn commit_unrecorded(&self, mut checkout: Checkout, claim: Option<&Claim>) -> Ended {
@@ -126,7 +162,7 @@ impl SqliteStore {
         )
         .await;
         // No record is written, so none can tell what became of a commit that was lost.
-        self.finish(checkout, claim, batch, None).await
+        self.finish(checkout, claim, batch, Proof::Nothing).await
     }
 
     async fn roll_back(&self, mut checkout: Checkout, claim: Option<&Claim>) -> Ended {
@@ -179,9 +215,9 @@ impl SqliteStore {
                 return Ended::LostInProgress;
             }
             Ok(Opened::Found(record)) => return Ended::Lost(record),
-            Err(error) => return Ended::Aborted(store_error("recording the error", error)),
+            Err(error) => return Ended::Aborted(error),
         };
-        checkout.writer.hold();
+        checkout.writer.watch.hold();
         self.commit_recorded(checkout, claim, completion).await
     }
 
@@ -192,19 +228,19 @@ impl SqliteStore {
             .map(Timestamp::from_micros)
     }
 
-    /// What a finishing batch has come to. `recorded` is given where it wrote a record.
+    /// What a finishing batch has come to.
     async fn finish(
         &self,
         mut checkout: Checkout,
         claim: Option<&Claim>,
         batch: Batch,
-        recorded: Option<&Claim>,
+        proof: Proof<'_>,
     ) -> Ended {
         // Its first statement answers with the moment; without that answer it was not done.
         let at = batch.rows.first().copied().map(Timestamp::from_micros);
         let error = match (batch.done, at) {
             (Ok(()), Some(at)) => {
-                if checkout.writer.hooks_are_in_place() {
+                if checkout.writer.watch.saw_the_commit() {
                     checkout.give_back();
                 } else {
                     tracing::warn!(
@@ -215,16 +251,26 @@ impl SqliteStore {
                 }
                 return Ended::AsAsked(at);
             }
-            (Ok(()), None) => sqlx::Error::RowNotFound,
+            // Nothing was written, and yet it was committed: the hook is not in its place.
+            (Ok(()), None) => return self.ended_by_handler(checkout, claim).await,
             (Err(error), _) => error,
         };
+        if checkout.writer.watch.wrote_nothing() {
+            // Rolled back by the hook; the connection goes.
+            return match proof {
+                Proof::Lease(_) => Ended::Fenced,
+                Proof::Record(_) | Proof::Nothing => {
+                    Ended::Aborted(store_error("recording the result", error))
+                }
+            };
+        }
         if checkout.writer.watch.refused_a_commit() {
             return self.ended_by_handler(checkout, claim).await;
         }
         match at {
             Some(at) if leaves_commit_open(&error) => {
                 drop(checkout);
-                self.find_out(recorded, at, error).await
+                self.find_out(proof, at, error).await
             }
             // COMMIT found nothing to commit.
             Some(_) if is_sql_error(&error) => self.ended_by_handler(checkout, claim).await,
@@ -238,15 +284,23 @@ impl SqliteStore {
 
     /// The commit may or may not have happened: looks, once the write lock proves that nothing
     /// of it is still on its way.
-    async fn find_out(&self, claim: Option<&Claim>, at: Timestamp, error: sqlx::Error) -> Ended {
-        let unknown =
-            |error: StoreError| Ended::Unknown(error.with_outcome(CommitOutcome::Unknown));
+    async fn find_out(&self, proof: Proof<'_>, at: Timestamp, error: sqlx::Error) -> Ended {
         let lost = store_error("committing", error);
-        let Some(claim) = claim else {
-            return unknown(lost);
+        let found = match proof {
+            Proof::Record(claim) => self.find_record(claim, at).await,
+            Proof::Lease(lease) => self.find_completion(lease, at).await,
+            Proof::Nothing => return unknown(lost),
         };
-        match self.open_for(Some(claim), false).await {
-            Ok(Opened::Found(record)) => match record.state {
+        match found {
+            Ok(Some(ended)) => ended,
+            Ok(None) => Ended::Aborted(lost),
+            Err(_) => unknown(lost),
+        }
+    }
+
+    async fn find_record(&self, claim: &Claim, at: Timestamp) -> Result<Option<Ended>, StoreError> {
+        match self.open_for(Some(claim), false).await? {
+            Opened::Found(record) => Ok(Some(match record.state {
                 RecordState::Completed { at: found, .. }
                     if found == at && record.fingerprint == claim.fingerprint =>
                 {
@@ -254,13 +308,33 @@ impl SqliteStore {
                 }
                 RecordState::InProgress { .. } => Ended::LostInProgress,
                 _ => Ended::Lost(record),
-            },
-            Ok(Opened::New(checkout)) => {
+            })),
+            Opened::New(checkout) => {
                 checkout.roll_back_and_give_back().await;
-                Ended::Aborted(lost)
+                Ok(None)
             }
-            Err(_) => unknown(lost),
         }
+    }
+
+    async fn find_completion(
+        &self,
+        lease: &Lease,
+        at: Timestamp,
+    ) -> Result<Option<Ended>, StoreError> {
+        let mut checkout = self.lock(Line::Lease, false).await?;
+        let asked = async {
+            let mut arguments = held(lease).map_err(sqlx::Error::Encode)?;
+            arguments.add(at.as_micros()).map_err(sqlx::Error::Encode)?;
+            let statement = self.shared.statements.is_completed.clone();
+            sqlx::query_scalar_with(statement, arguments)
+                .fetch_one(&mut checkout.writer.connection)
+                .await
+        };
+        let completed: bool = asked
+            .await
+            .map_err(|error| store_error("finding out about a commit", error))?;
+        checkout.roll_back_and_give_back().await;
+        Ok(completed.then_some(Ended::AsAsked(at)))
     }
 
     /// Whether the handler has left the store's own connection in its place.
@@ -278,8 +352,6 @@ impl SqliteStore {
         let Some(claim) = claim else {
             return Ended::EndedByHandler;
         };
-        let unknown =
-            |error: StoreError| Ended::Unknown(error.with_outcome(CommitOutcome::Unknown));
         // It may have lost its hooks, or be another connection altogether.
         let checkout = match self.shared.writers.renew(checkout, self.deadline()).await {
             Ok(checkout) => checkout,
@@ -287,11 +359,11 @@ impl SqliteStore {
         };
         match self.put_in_doubt(checkout, claim).await {
             Ok(()) => Ended::EndedByHandler,
-            Err(error) => unknown(store_error("putting the key in doubt", error)),
+            Err(error) => unknown(error),
         }
     }
 
-    async fn put_in_doubt(&self, checkout: Checkout, claim: &Claim) -> Result<(), sqlx::Error> {
+    async fn put_in_doubt(&self, checkout: Checkout, claim: &Claim) -> Result<(), StoreError> {
         let deadline = self.deadline();
         // A record that is there by now is of a call that could come in because nothing of this
         // one was committed.
@@ -299,18 +371,36 @@ impl SqliteStore {
             .lock_for(checkout, Some(claim), false, deadline)
             .await?;
         if let Opened::New(mut checkout) = locked {
-            sqlx::query(self.shared.statements.insert_in_doubt.clone())
-                .bind(&claim.id.as_bytes()[..])
-                .bind(&claim.fingerprint.to_stored()[..])
-                .bind(&*claim.call.tool)
-                .bind(claim.key_prefix.as_deref())
-                .execute(&mut checkout.writer.connection)
-                .await?;
-            checkout.writer.commit().await?;
+            self.insert_in_doubt(&mut checkout, claim)
+                .await
+                .map_err(|error| store_error("putting the key in doubt", error))?;
             checkout.give_back();
         }
         Ok(())
     }
+
+    async fn insert_in_doubt(
+        &self,
+        checkout: &mut Checkout,
+        claim: &Claim,
+    ) -> Result<(), sqlx::Error> {
+        let connection = &mut checkout.writer.connection;
+        let token = self.draw_token(connection).await?;
+        sqlx::query(self.shared.statements.insert_in_doubt.clone())
+            .bind(&claim.id.as_bytes()[..])
+            .bind(&claim.fingerprint.to_stored()[..])
+            .bind(&*claim.call.tool)
+            .bind(claim.key_prefix.as_deref())
+            .bind(token)
+            .bind(micros(claim.in_doubt_retention))
+            .execute(connection)
+            .await?;
+        checkout.writer.commit().await
+    }
+}
+
+fn unknown(error: StoreError) -> Ended {
+    Ended::Unknown(error.with_outcome(CommitOutcome::Unknown))
 }
 
 fn recorded(claim: &Claim, completion: &Completion) -> Encoded {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    RecordId,
+    RecordId, operator_store_conformance,
     store::sqlite::SqliteStore,
     store_conformance,
     testing::{Harness, TransactionHarness},
@@ -71,4 +71,10 @@ mod transaction {
     use super::*;
 
     transaction_store_conformance!(file());
+}
+
+mod operator {
+    use super::*;
+
+    operator_store_conformance!(file());
 }

@@ -9,6 +9,8 @@ use mcp_idempotent_core::{
 
 use super::*;
 
+const HOUR: Duration = Duration::from_secs(3600);
+
 async fn lease(store: &SqliteStore, claim: &Claim) -> Lease {
     match store.claim(claim).await.unwrap() {
         Claimed::New(lease) => lease,
@@ -75,7 +77,7 @@ async fn released_key_is_free() {
 }
 
 #[tokio::test]
-async fn abandoned_key_is_in_doubt_and_stays_so() {
+async fn abandoned_key_is_in_doubt_and_stays_so_for_its_retention() {
     let database = Database::new().await;
     let store = database.store();
     let first = lease(&store, &claim(1)).await;
@@ -83,7 +85,7 @@ async fn abandoned_key_is_in_doubt_and_stays_so() {
         store.abandon(&first).await.unwrap(),
         LeaseEnd::Done(_)
     ));
-    database.age(Duration::from_secs(400 * 24 * 3600)).await;
+    database.age(claim(1).in_doubt_retention - HOUR).await;
     assert_eq!(store.sweep(100).await.unwrap(), 0);
     for _ in 0..2 {
         let Claimed::Found(record) = store.claim(&claim(1)).await.unwrap() else {
@@ -99,9 +101,11 @@ async fn abandoned_key_is_in_doubt_and_stays_so() {
     }
 }
 
-/// What each way to finish answers.
-async fn ends(store: &SqliteStore, lease: &Lease) -> [LeaseEnd; 3] {
+/// What each way to change a lease answers.
+async fn ends(store: &SqliteStore, lease: &Lease) -> [LeaseEnd; 5] {
     [
+        store.renew(lease, HOUR).await.unwrap(),
+        store.release(lease, HOUR).await.unwrap(),
         store.complete(lease, completion(b"late")).await.unwrap(),
         store
             .release(lease, std::time::Duration::ZERO)

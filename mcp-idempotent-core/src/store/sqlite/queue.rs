@@ -1,0 +1,247 @@
+//! Who writes next, in this process.
+//!
+//! First come, first served, in two lines: the short statements that keep a lease alive, or end one,
+//! come before everybody who may hold the writer for long. Behind a full queue of handlers they
+//! would come too late, and the leases would be lost.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use sqlx::{Connection as _, SqlitePool};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    error::{busy, store_error},
+    writer::Writer,
+};
+use crate::store::StoreError;
+
+/// Where to queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Line {
+    /// For a short statement that a lease depends on: before everybody in the other line.
+    Lease,
+    /// For all others.
+    Ordinary,
+}
+
+/// The place where the writing connection is kept, and the queue in front of it.
+#[derive(Debug, Clone)]
+pub(super) struct WriterQueue {
+    pool: SqlitePool,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Somebody has the turn; while nobody has, nobody waits either.
+    taken: bool,
+    /// The connection, while nobody has the turn.
+    kept: Option<Writer>,
+    leases: VecDeque<oneshot::Sender<Turn>>,
+    ordinary: VecDeque<oneshot::Sender<Turn>>,
+}
+
+impl State {
+    /// The next one that still waits.
+    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
+        for line in [&mut self.leases, &mut self.ordinary] {
+            while let Some(next) = line.pop_front() {
+                if !next.is_closed() {
+                    return Some(next);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The right to write. Dropped, wherever that happens, it goes to the next in the queue.
+#[derive(Debug)]
+struct Turn {
+    state: Arc<Mutex<State>>,
+    kept: Option<Writer>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let kept = self.kept.take();
+        let next = {
+            let mut state = lock(&self.state);
+            let Some(next) = state.next() else {
+                state.taken = false;
+                state.kept = kept;
+                return;
+            };
+            next
+        };
+        let turn = Self {
+            state: Arc::clone(&self.state),
+            kept,
+        };
+        // Whoever has stopped waiting meanwhile gives it back: dropped, it goes on from here.
+        drop(next.send(turn));
+    }
+}
+
+impl WriterQueue {
+    pub(super) fn new(pool: SqlitePool) -> Self {
+        Self {
+            pool,
+            state: Arc::default(),
+        }
+    }
+
+    /// The turn, if nobody has it.
+    fn turn(&self, state: &mut State) -> Option<Turn> {
+        if state.taken {
+            return None;
+        }
+        state.taken = true;
+        Some(Turn {
+            state: Arc::clone(&self.state),
+            kept: state.kept.take(),
+        })
+    }
+
+    /// The writing connection, if nobody has it.
+    pub(super) async fn try_take(&self, deadline: Instant) -> Result<Option<Checkout>, StoreError> {
+        let turn = self.turn(&mut lock(&self.state));
+        match turn {
+            Some(turn) => self.fill(turn, deadline).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Queues for the writing connection.
+    pub(super) async fn take(&self, line: Line, deadline: Instant) -> Result<Checkout, StoreError> {
+        let turn = self.wait(line, Some(deadline)).await?;
+        self.fill(turn, deadline).await
+    }
+
+    async fn wait(&self, line: Line, deadline: Option<Instant>) -> Result<Turn, StoreError> {
+        let receiver = {
+            let mut state = lock(&self.state);
+            if let Some(turn) = self.turn(&mut state) {
+                return Ok(turn);
+            }
+            let (sender, receiver) = oneshot::channel();
+            match line {
+                Line::Lease => state.leases.push_back(sender),
+                Line::Ordinary => state.ordinary.push_back(sender),
+            }
+            receiver
+        };
+        called(receiver, deadline).await
+    }
+
+    /// Lets the lease line write first, if somebody stands in it. For somebody who has the turn and
+    /// waits for the file's lock, behind which a handler may hold the writer for long.
+    pub(super) async fn let_leases_pass(
+        &self,
+        checkout: Checkout,
+        deadline: Instant,
+    ) -> Result<Checkout, StoreError> {
+        let receiver = {
+            let mut state = lock(&self.state);
+            if state.leases.iter().all(oneshot::Sender::is_closed) {
+                return Ok(checkout);
+            }
+            let (sender, receiver) = oneshot::channel();
+            state.ordinary.push_front(sender);
+            receiver
+        };
+        checkout.give_back();
+        let turn = called(receiver, Some(deadline)).await?;
+        self.fill(turn, deadline).await
+    }
+
+    async fn fill(&self, mut turn: Turn, deadline: Instant) -> Result<Checkout, StoreError> {
+        if self.pool.is_closed() {
+            turn.kept = None;
+            return Err(store_error("writing", sqlx::Error::PoolClosed));
+        }
+        let lifetime = self.pool.options().get_max_lifetime();
+        let writer = match turn.kept.take() {
+            Some(writer) if lifetime.is_none_or(|most| writer.opened.elapsed() < most) => writer,
+            outlived => {
+                drop(outlived);
+                timeout_at(deadline, Writer::open(&self.pool))
+                    .await
+                    .map_err(|_| busy("a connection"))??
+            }
+        };
+        Ok(Checkout { writer, turn })
+    }
+
+    /// Closes the connection, whatever it is by now, and opens another in its place.
+    pub(super) async fn renew(
+        &self,
+        checkout: Checkout,
+        deadline: Instant,
+    ) -> Result<Checkout, StoreError> {
+        let Checkout { writer, turn } = checkout;
+        drop(writer);
+        self.fill(turn, deadline).await
+    }
+
+    /// Waits for whoever writes, and closes the writing connection.
+    pub(super) async fn close(&self) {
+        let Ok(mut turn) = self.wait(Line::Ordinary, None).await else {
+            return;
+        };
+        if let Some(writer) = turn.kept.take()
+            && let Err(error) = writer.connection.close().await
+        {
+            tracing::warn!(%error, "closing the writing connection failed");
+        }
+    }
+}
+
+async fn called(
+    receiver: oneshot::Receiver<Turn>,
+    deadline: Option<Instant>,
+) -> Result<Turn, StoreError> {
+    let called = match deadline {
+        Some(deadline) => timeout_at(deadline, receiver)
+            .await
+            .map_err(|_| busy("the writer"))?,
+        None => receiver.await,
+    };
+    // Whoever has the turn calls everybody who waits.
+    called.map_err(|_| busy("the writer"))
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // No user code runs under the lock, so a poisoned one still guards consistent data.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The writing connection in somebody's hands. Dropped, it is closed, which rolls back whatever
+/// was open on it; only [`give_back`](Self::give_back), from a known state, keeps it.
+#[derive(Debug)]
+pub(super) struct Checkout {
+    // Before the turn, so that the next in the queue finds this connection closing, not open.
+    pub(super) writer: Writer,
+    turn: Turn,
+}
+
+impl Checkout {
+    pub(super) fn give_back(mut self) {
+        self.writer.watch.let_go();
+        self.turn.kept = Some(self.writer);
+    }
+
+    /// Rolls back and keeps the connection, if that went well.
+    pub(super) async fn roll_back_and_give_back(mut self) {
+        match self.writer.roll_back().await {
+            Ok(()) => self.give_back(),
+            Err(error) => tracing::warn!(%error, "rolling back failed, the connection is closed"),
+        }
+    }
+}
