@@ -186,9 +186,7 @@ impl Outcome {
             .iter()
             .any(|seen| matches!(seen, Seen::Result(_) | Seen::Replay(_)));
         let is_right = match self.pairing {
-            Pairing::RerunWithKeys => {
-                charges == 1 && keys == 1 && self.rows == 1 && has_result
-            }
+            Pairing::RerunWithKeys => charges == 1 && keys == 1 && self.rows == 1 && has_result,
             // Nothing is promised of the API here, but of our own side.
             Pairing::RerunWithoutKeys => keys == 1 && self.rows == 1 && has_result,
             Pairing::FailWithoutKeys => calls <= 1 && charges <= 1,

@@ -64,7 +64,9 @@ async fn whole_life(site: &Site<Postgres>, server: Server<Postgres>) {
     client.call(pay("pay_or_fail", "a")).await.error();
     let engine = server.idempotency().engine();
     let listed = engine.list(&Default::default()).await.unwrap();
-    let doubt = listed.iter().find(|record| record.status == RecordStatus::InDoubt);
+    let doubt = listed
+        .iter()
+        .find(|record| record.status == RecordStatus::InDoubt);
     let doubt = doubt.unwrap();
     let audit = Audit::new("the operator", "a test").unwrap();
     engine
@@ -122,7 +124,12 @@ async fn zone_with_a_short_night_ahead(database: &Postgres) -> String {
         .integer("SELECT extract(hour FROM clock_timestamp() AT TIME ZONE 'UTC')::bigint")
         .await;
     // Ours is 45 minutes ahead of UTC, so that a day there is as good as the same here.
-    let (start, start_hour) = if hour < 12 { (day, hour + 6) } else { (day % 365 + 1, hour - 12) };
+    // Days are counted from 0 there.
+    let (start, start_hour) = if hour < 12 {
+        (day - 1, hour + 6)
+    } else {
+        (day % 365, hour - 12)
+    };
     // Back again half a year later.
     let end = (start + 180) % 365;
     format!("<odd>-0:45<odds>-1:45,{start}/{start_hour},{end}/3")
@@ -136,12 +143,10 @@ async fn pool_in(site: &Site<Postgres>, zone: &str) -> PgPool {
 
 /// How long a day is from now on, in the zone of these sessions.
 async fn a_day(pool: &PgPool) -> i64 {
-    sqlx::query_scalar(
-        "SELECT extract(epoch FROM now() + interval '1 day' - now())::bigint",
-    )
-    .fetch_one(pool)
-    .await
-    .unwrap()
+    sqlx::query_scalar("SELECT extract(epoch FROM now() + interval '1 day' - now())::bigint")
+        .fetch_one(pool)
+        .await
+        .unwrap()
 }
 
 /// A lease and a retention on sessions of `pool` are as long as they were said to be.
@@ -154,14 +159,18 @@ async fn assert_times_hold(site: &Site<Postgres>, pool: PgPool, name: &str) {
     let client = Client::of(server.clone()).await;
     let before = site.database.integer(Postgres::CLOCK).await;
 
-    site.api.plan([Behaviour::ActsAndAnswersAfter(Duration::from_millis(700))]);
+    site.api
+        .plan([Behaviour::ActsAndAnswersAfter(Duration::from_millis(700))]);
     let sent = client.send(pay("pay_or_fail", name)).await.unwrap();
     crate::world::until(async || site.api.calls(name) == 1).await;
     let record = only(&server, RecordStatus::InProgress).await;
     let claimed = site.database.integer(Postgres::CLOCK).await;
     let micros = i64::try_from(lease.as_micros()).unwrap();
     let until = record.lease_until.unwrap().as_micros();
-    assert!((before + micros..=claimed + micros).contains(&until), "{name}");
+    assert!(
+        (before + micros..=claimed + micros).contains(&until),
+        "{name}"
+    );
 
     paid(&sent.answer().await.unwrap());
     let record = only(&server, RecordStatus::Completed).await;
@@ -191,10 +200,7 @@ async fn assert_times_hold(site: &Site<Postgres>, pool: PgPool, name: &str) {
 }
 
 /// The only record that stands so.
-async fn only(
-    server: &Server<Postgres>,
-    status: RecordStatus,
-) -> mcp_idempotent_tower::RecordInfo {
+async fn only(server: &Server<Postgres>, status: RecordStatus) -> mcp_idempotent_tower::RecordInfo {
     let mut query = mcp_idempotent_tower::RecordQuery::default();
     query.status = Some(status);
     let listed = server.idempotency().engine().list(&query).await.unwrap();

@@ -83,10 +83,7 @@ async fn in_sqlite_sixty_four_duplicates_over_two_processes_are_one_outside_call
     let stop = |settings: &mut mcp_idempotent_tests::outside::Settings| {
         settings.stop_at = Some(Place::AfterCall);
     };
-    let processes = [
-        site.start_with(stop).await,
-        site.start_with(stop).await,
-    ];
+    let processes = [site.start_with(stop).await, site.start_with(stop).await];
     let sent = duplicates(&site, &processes).await;
     assert_one_call(&site, sent).await;
 }

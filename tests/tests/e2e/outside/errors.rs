@@ -6,10 +6,7 @@ use mcp_idempotent_tests::{
     database::Database,
     outside::{Settings, pay},
 };
-use mcp_idempotent_tower::{
-    Audit, RecordStatus, Resolution, Resolved,
-    core::store::Completion,
-};
+use mcp_idempotent_tower::{Audit, RecordStatus, Resolution, Resolved, core::store::Completion};
 
 use super::{
     Site,
@@ -93,7 +90,11 @@ async fn an_api_that_is_late_or_fails_or_is_slow_twice_sees_one_key_and_acts_onc
 async fn an_api_that_knows_no_keys_acts_again_under_rerun_and_never_under_fail<D: Database>() {
     let site = Site::<D>::with_api(Api::start(false).await).await;
     let process = site.start_with(impatient).await;
-    for (tool, charges) in [("pay_or_rerun", 2), ("pay_or_fail", 1), ("pay_or_verify", 1)] {
+    for (tool, charges) in [
+        ("pay_or_rerun", 2),
+        ("pay_or_fail", 1),
+        ("pay_or_verify", 1),
+    ] {
         site.api.plan([LATE]);
         let first = process.client.call(pay(tool, tool)).await;
         assert_is_the_handlers_error(&first);
@@ -157,7 +158,10 @@ async fn an_operator_resolves_a_payment_in_doubt_and_the_retry_is_answered_so<D:
     assert_eq!(site.api.counts("a"), [1, 1, 1]);
     let kept = operator.engine().show(record.id).await.unwrap().unwrap();
     let kept = kept.resolved.unwrap();
-    assert_eq!((&*kept.who, &*kept.why), ("the operator", "asked the payment API"));
+    assert_eq!(
+        (&*kept.who, &*kept.why),
+        ("the operator", "asked the payment API")
+    );
 }
 
 on_each_store! {

@@ -104,7 +104,12 @@ async fn a_row_of_an_attempt_whose_lease_ended_with_the_database_away_is_not_wri
     running.relay.come_up();
     running.site.ledger.release();
     let late = within_patience(running.sent.answer()).await.unwrap();
-    assert_eq!(late.refusal(), "idempotency_outcome_unknown", "{}", late.line);
+    assert_eq!(
+        late.refusal(),
+        "idempotency_outcome_unknown",
+        "{}",
+        late.line
+    );
     assert!(running.site.database.effects().await.is_empty());
 
     // The retry is the one that writes it.

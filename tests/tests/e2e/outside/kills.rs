@@ -63,7 +63,9 @@ async fn kill<D: Database>(site: &Site<D>, tool: &str, name: &str, moment: Momen
     assert_eq!(site.ledger.runs(name), 1);
 }
 
-async fn under_fail_a_kill_around_the_outside_call_is_never_followed_by_a_second_one<D: Database>() {
+async fn under_fail_a_kill_around_the_outside_call_is_never_followed_by_a_second_one<
+    D: Database,
+>() {
     let site = Site::<D>::new().await;
     for (moment, name) in Moment::ALL {
         kill(&site, "pay_or_fail", name, moment).await;
@@ -173,9 +175,7 @@ async fn after_a_kill_a_retry_waits_for_the_lease_to_end_and_runs_then<D: Databa
     first.kill().await;
     sent.answer().await.unwrap_err();
 
-    let second = site
-        .start_with(|settings| settings.lease = SECOND)
-        .await;
+    let second = site.start_with(|settings| settings.lease = SECOND).await;
     let retry = second.client.call(pay("pay_or_rerun", "a")).await;
     paid(&retry);
     assert!(!retry.is_replay());

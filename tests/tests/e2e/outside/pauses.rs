@@ -41,7 +41,12 @@ impl Paused {
 }
 
 /// What the other server answered is what stands, whoever asks.
-async fn assert_stands<D: Database>(site: &Site<D>, tool: &str, first: &Answer, all: [&Process; 2]) {
+async fn assert_stands<D: Database>(
+    site: &Site<D>,
+    tool: &str,
+    first: &Answer,
+    all: [&Process; 2],
+) {
     for process in all {
         let replay = process.client.call(pay(tool, "a")).await;
         assert!(replay.is_replay(), "{}", replay.line);
@@ -50,7 +55,9 @@ async fn assert_stands<D: Database>(site: &Site<D>, tool: &str, first: &Answer, 
     assert_eq!(site.status().await, RecordStatus::Completed);
 }
 
-async fn a_paused_process_that_lost_its_lease_changes_nothing_and_its_caller_is_told<D: Database>() {
+async fn a_paused_process_that_lost_its_lease_changes_nothing_and_its_caller_is_told<
+    D: Database,
+>() {
     let site = Site::<D>::new().await;
     let paused = Paused::at(&site, "pay_or_rerun", Place::AfterCall).await;
     site.end_leases().await;
@@ -184,9 +191,7 @@ async fn a_lease_ends_while_its_process_stands_still_and_not_while_it_runs<D: Da
     assert_eq!(site.status().await, RecordStatus::InProgress);
 
     process.pause().await;
-    let other = site
-        .start_with(|settings| settings.lease = lease)
-        .await;
+    let other = site.start_with(|settings| settings.lease = lease).await;
     let winner = other.client.call(pay("pay_or_rerun", "a")).await;
     paid(&winner);
     assert!(!winner.is_replay());
