@@ -8,6 +8,7 @@
 //! | `retry_storm` | [`retry_storm`] | what retries do to it, with and without the attribute |
 
 pub mod command_line;
+pub mod database;
 pub mod external_api;
 pub mod http_postgres;
 pub mod payments;

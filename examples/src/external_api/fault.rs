@@ -1,15 +1,15 @@
 //! The faults that are played, around one outside call.
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use serde_json::json;
-use sqlx::{ConnectOptions as _, sqlite::SqliteConnectOptions};
 
 use super::{
     api::{Api, Behaviour, Counts},
     call::{Call, Seen, summary},
 };
 use crate::{
+    database::Database,
     payments::outside::Place,
     process::{Server, until},
 };
@@ -138,18 +138,34 @@ impl Fault {
         }
     }
 
-    /// Plays it, in a directory of its own.
+    /// Plays it, in a directory and a database of its own.
     ///
     /// # Errors
     ///
     /// A server does not start, or something does not happen in time.
-    pub async fn play(self, pairing: Pairing, directory: PathBuf) -> anyhow::Result<Outcome> {
+    pub async fn play(
+        self,
+        pairing: Pairing,
+        directory: PathBuf,
+        database: Database,
+    ) -> anyhow::Result<Outcome> {
         fs::create_dir(&directory)?;
+        database.prepare().await?;
         let stage = Stage {
             api: Api::start(pairing.honours_keys(), self.planned()).await?,
             call: pairing.call(),
             directory,
+            database,
         };
+        let outcome = self.play_on(&stage, pairing).await;
+        // Also after a failure.
+        let removed = stage.database.remove().await;
+        let outcome = outcome?;
+        removed?;
+        Ok(outcome)
+    }
+
+    async fn play_on(self, stage: &Stage, pairing: Pairing) -> anyhow::Result<Outcome> {
         let seen = match self {
             Self::TimesOut | Self::FailsAfterActing | Self::Mumbles | Self::SlowTwice => {
                 stage.failing_api().await?
@@ -159,11 +175,15 @@ impl Fault {
             Self::KilledAfter => stage.killed(Some(Place::AfterCall)).await?,
             Self::Paused => stage.paused().await?,
         };
+        let query = "SELECT count(*) FROM payments WHERE invoice = $1";
         Ok(Outcome {
             fault: self,
             pairing,
             counts: stage.api.counts(),
-            rows: stage.rows().await?,
+            rows: stage
+                .database
+                .count(&stage.directory, query, SUBJECT)
+                .await?,
             seen,
         })
     }
@@ -181,10 +201,15 @@ impl Outcome {
             keys,
             charges,
         } = self.counts;
-        let has_result = self
+        let results: BTreeSet<_> = self
             .seen
             .iter()
-            .any(|seen| matches!(seen, Seen::Result(_) | Seen::Replay(_)));
+            .filter_map(|seen| match seen {
+                Seen::Result(id) | Seen::Replay(id) => Some(id),
+                _ => None,
+            })
+            .collect();
+        let has_result = results.len() == 1;
         let is_right = match self.pairing {
             Pairing::RerunWithKeys => charges == 1 && keys == 1 && self.rows == 1 && has_result,
             // Nothing is promised of the API here, but of our own side.
@@ -209,6 +234,7 @@ struct Stage {
     api: Api,
     call: Call,
     directory: PathBuf,
+    database: Database,
 }
 
 impl Stage {
@@ -220,10 +246,8 @@ impl Stage {
     ) -> anyhow::Result<Server> {
         let log = self.directory.join(format!("{name}.log"));
         Server::start(&log, false, |command| {
-            let database = self.directory.join("payments.db");
             command
-                .arg("--store")
-                .arg(format!("sqlite://{}", database.display()))
+                .args(self.database.arguments(&self.directory))
                 .arg("--ledger")
                 .arg(self.ledger())
                 .args(["--payment-url", &self.api.url()])
@@ -286,6 +310,8 @@ impl Stage {
         retried?;
         // It has the API's answer, and comes too late with it.
         seen.push(first.await??);
+        let retried = self.call.send_until_final(&paused.peer(), &mut seen);
+        retried.await?;
         paused.stop().await?;
         other.stop().await?;
         Ok(seen)
@@ -310,16 +336,5 @@ impl Stage {
             Ok(ledger.contains(&note).then_some(()))
         })
         .await
-    }
-
-    async fn rows(&self) -> anyhow::Result<usize> {
-        let mut connection = SqliteConnectOptions::new()
-            .filename(self.directory.join("payments.db"))
-            .connect()
-            .await?;
-        let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM payments")
-            .fetch_one(&mut connection)
-            .await?;
-        Ok(usize::try_from(rows)?)
     }
 }

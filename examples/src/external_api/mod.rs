@@ -1,7 +1,7 @@
 //! Plays faults around one call to a payment API, and counts at the API what came of them.
 //!
 //! The API is a real HTTP server, the MCP servers are real processes (this program again, as
-//! `payments`) on SQLite, the client is rmcp's. Three pairings of a tool and an API:
+//! `payments`) on SQLite or Postgres, the client is rmcp's. Three pairings of a tool and an API:
 //!
 //! - `pay_invoice` (`on_doubt = rerun`) and an API that recognises a key: one charge, and the client
 //!   gets its result, whatever happens;
@@ -17,23 +17,32 @@ pub mod report;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use lexopt::Arg::{Long, Short};
+use lexopt::{
+    Arg::{Long, Short},
+    ValueExt as _,
+};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use self::{
     fault::{Fault, Pairing},
     report::Report,
 };
-use crate::command_line::{Stop, log_to_stderr};
+use crate::{
+    command_line::{Stop, log_to_stderr},
+    database::Database,
+    payments::options::Store,
+};
 
 /// What `--help` prints.
 pub const USAGE: &str = "\
 What becomes of a payment at a payment API, under faults of the API and of the server that calls it.
 
-Usage: cargo run --example external_api
+Usage: cargo run --example external_api -- [OPTIONS]
 
 Options:
-  -h, --help  print this
+  --store sqlite          run on SQLite files in a temporary directory [default]
+  --store postgres://URL  run on this database, in schemas that are removed at the end
+  -h, --help              print this
 
 Exits with 1 if an API that recognises idempotency keys ever charged other than once, if the tool
 that does not run again ever made a second call, or if an API without keys failed to show why keys
@@ -49,17 +58,12 @@ const AT_ONCE: usize = 6;
 ///
 /// The arguments make no sense, a server cannot be started, or what happened is not what has to
 /// happen.
-pub async fn main(mut arguments: lexopt::Parser) -> Result<(), Stop> {
-    if let Some(argument) = arguments.next()? {
-        return Err(match argument {
-            Long("help") | Short('h') => Stop::Help,
-            other => other.unexpected().into(),
-        });
-    }
+pub async fn main(arguments: lexopt::Parser) -> Result<(), Stop> {
+    let postgres = parse(arguments)?;
     // That servers go away is no news here.
     log_to_stderr("warn,rmcp=off");
     let report = tokio::select! {
-        report = run() => report,
+        report = run(postgres) => report,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     }?;
     report.print().context("cannot print the report")?;
@@ -67,7 +71,32 @@ pub async fn main(mut arguments: lexopt::Parser) -> Result<(), Stop> {
     Ok(())
 }
 
-async fn run() -> anyhow::Result<Report> {
+/// The URL of a Postgres database, if it is to be one.
+fn parse(mut arguments: lexopt::Parser) -> Result<Option<String>, Stop> {
+    let mut postgres = None;
+    while let Some(argument) = arguments.next()? {
+        match argument {
+            Long("store") => {
+                let store = arguments.value()?.string()?;
+                postgres = match Store::parse(&store) {
+                    Ok(Store::Postgres(url)) => Some(url),
+                    _ if store == "sqlite" => None,
+                    _ => {
+                        return Err(Stop::Usage(format!(
+                            "--store {store:?} is neither sqlite nor postgres://URL, which outlive \
+                             a killed server"
+                        )));
+                    }
+                };
+            }
+            Long("help") | Short('h') => return Err(Stop::Help),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Ok(postgres)
+}
+
+async fn run(postgres: Option<String>) -> anyhow::Result<Report> {
     let directory = tempfile::Builder::new()
         .prefix("external_api")
         .tempdir()
@@ -77,12 +106,20 @@ async fn run() -> anyhow::Result<Report> {
     let mut running = JoinSet::new();
     for fault in Fault::ALL {
         for pairing in Pairing::ALL {
-            let place = directory.path().join(format!("{fault:?}-{pairing:?}"));
+            let name = format!("{fault:?}_{pairing:?}").to_lowercase();
+            let place = directory.path().join(&name);
+            let database = match &postgres {
+                Some(url) => Database::postgres(url.clone(), &name),
+                None => Database::sqlite(),
+            };
             let permits = Arc::clone(&permits);
             running.spawn(async move {
                 let _permit = permits.acquire_owned().await?;
                 let doing = || format!("{} ({pairing:?})", fault.label());
-                fault.play(pairing, place).await.with_context(doing)
+                fault
+                    .play(pairing, place, database)
+                    .await
+                    .with_context(doing)
             });
         }
     }

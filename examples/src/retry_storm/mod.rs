@@ -7,7 +7,6 @@
 
 pub mod call;
 pub mod case;
-pub mod database;
 pub mod latency;
 pub mod report;
 pub mod server;
@@ -23,11 +22,11 @@ use tokio::task::JoinSet;
 
 use self::{
     case::{Case, Side},
-    database::Database,
     report::Report,
 };
 use crate::{
     command_line::{Stop, log_to_stderr},
+    database::Database,
     payments::options::Store,
 };
 
@@ -76,7 +75,7 @@ fn parse(mut arguments: lexopt::Parser) -> Result<Database, Stop> {
             Long("store") => {
                 let store = arguments.value()?.string()?;
                 database = match Store::parse(&store) {
-                    Ok(Store::Postgres(url)) => Database::postgres(url),
+                    Ok(Store::Postgres(url)) => Database::postgres(url, "retry_storm"),
                     _ if store == "sqlite" => Database::sqlite(),
                     _ => {
                         return Err(Stop::Usage(format!(

@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::{case::Side, database::Database};
-use crate::process::Server;
+use super::case::Side;
+use crate::{database::Database, process::Server};
 
 /// How a server is started.
 #[derive(Debug, Clone, Copy, Default)]
@@ -78,7 +78,10 @@ impl Site {
     ///
     /// The database cannot be read.
     pub async fn charges(&self) -> anyhow::Result<usize> {
-        self.database.charges(&self.directory, &self.customer).await
+        let query = "SELECT count(*) FROM charges WHERE customer = $1";
+        self.database
+            .count(&self.directory, query, &self.customer)
+            .await
     }
 
     /// Starts a server on this site's data, and connects to it.

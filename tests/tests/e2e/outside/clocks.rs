@@ -51,6 +51,13 @@ fn moments(bytes: &[u8], now: i64) -> Vec<String> {
     found
 }
 
+fn without(mut bytes: Vec<u8>, name: &[u8]) -> Vec<u8> {
+    while let Some(place) = bytes.windows(name.len()).position(|window| window == name) {
+        bytes.drain(place..place + name.len());
+    }
+    bytes
+}
+
 /// A call, a call in doubt that is run again and completed, one that is resolved, and a sweep.
 async fn whole_life(site: &Site<Postgres>, server: Server<Postgres>) {
     let client = Client::of(server.clone()).await;
@@ -94,6 +101,9 @@ async fn no_clock_of_an_application_reaches_the_database() {
     whole_life(&site, Server::<Postgres>::on(store, &site.settings())).await;
     let heard = relay.heard();
     assert!(heard.len() > 5_000, "{} bytes", heard.len());
+    // The test has named its schema after the time.
+    let schema = site.database.schema();
+    let heard = without(heard, schema.as_bytes());
     assert_eq!(moments(&heard, seconds), Vec::<String>::new());
 
     // Said in any of these ways, a moment would have been found.

@@ -1,4 +1,4 @@
-//! Where the servers under test keep their charges, looked at from outside.
+//! Where `payments` servers keep what they have, looked at from outside.
 
 use std::{ffi::OsString, path::Path, process};
 
@@ -7,8 +7,6 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, PgPool, sqlite::SqliteConnectOpti
 use tokio::sync::OnceCell;
 
 use crate::payments::postgres;
-
-const COUNT: &str = "SELECT count(*) FROM charges WHERE customer = $1";
 
 /// The kind of database, and how to reach it.
 #[derive(Debug)]
@@ -34,12 +32,12 @@ impl Database {
         Self::Sqlite
     }
 
-    /// A schema of its own in a Postgres database.
+    /// A schema of its own in a Postgres database; `name` is made unique to this process.
     #[must_use]
-    pub fn postgres(url: String) -> Self {
+    pub fn postgres(url: String, name: &str) -> Self {
         Self::Postgres {
             url,
-            schema: format!("retry_storm_{}", process::id()),
+            schema: format!("{name}_{}", process::id()),
             pool: OnceCell::new(),
         }
     }
@@ -86,12 +84,17 @@ impl Database {
         }
     }
 
-    /// How many charges of `customer` are committed.
+    /// The number that a query answers about `name`.
     ///
     /// # Errors
     ///
     /// The database cannot be read.
-    pub async fn charges(&self, directory: &Path, customer: &str) -> anyhow::Result<usize> {
+    pub async fn count(
+        &self,
+        directory: &Path,
+        query: &'static str,
+        name: &str,
+    ) -> anyhow::Result<usize> {
         let count: i64 = match self {
             Self::Sqlite => {
                 let mut connection = SqliteConnectOptions::new()
@@ -99,17 +102,14 @@ impl Database {
                     .connect()
                     .await
                     .context("cannot open the server's database")?;
-                sqlx::query_scalar(COUNT)
-                    .bind(customer)
+                sqlx::query_scalar(query)
+                    .bind(name)
                     .fetch_one(&mut connection)
                     .await?
             }
             Self::Postgres { pool, .. } => {
                 let pool = pool.get().context("there is no connection yet")?;
-                sqlx::query_scalar(COUNT)
-                    .bind(customer)
-                    .fetch_one(pool)
-                    .await?
+                sqlx::query_scalar(query).bind(name).fetch_one(pool).await?
             }
         };
         Ok(usize::try_from(count)?)
