@@ -310,8 +310,9 @@ impl Stage {
         retried?;
         // It has the API's answer, and comes too late with it.
         seen.push(first.await??);
-        let retried = self.call.send_until_final(&paused.peer(), &mut seen);
-        retried.await?;
+        self.call
+            .send_until_final(&paused.peer(), &mut seen)
+            .await?;
         paused.stop().await?;
         other.stop().await?;
         Ok(seen)

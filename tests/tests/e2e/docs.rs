@@ -36,17 +36,18 @@ fn functions(directory: &Path, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn each_row_of_the_guarantee_tables_names_tests_that_exist() {
+fn each_row_of_the_tables_of_guarantees_and_states_names_tests_that_exist() {
     let mut found = BTreeSet::new();
     for directory in [
         "tests/tests",
         "mcp-idempotent-core/tests",
         "mcp-idempotent-core/src/testing",
         "mcp-idempotent-tower/tests",
+        "examples/tests",
     ] {
         functions(&root().join(directory), &mut found);
     }
-    for page in ["docs/guarantees.md", "README.md"] {
+    for page in ["docs/guarantees.md", "docs/state-machine.md", "README.md"] {
         let text = read(page);
         let mut rows = 0;
         let mut in_table = false;
