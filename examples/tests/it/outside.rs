@@ -27,7 +27,12 @@ fn shows_one_charge_under_each_fault(ended: &Ended) {
     for [calls, keys, acted] in with_keys {
         assert!(*calls >= 1 && (*keys, *acted) == (1, 1), "{}", ended.stdout);
     }
-    assert!(rerun.iter().any(|[_, _, acted]| *acted == 2));
+    for (n, [calls, keys, acted]) in rerun.iter().enumerate() {
+        // In the fifth, the server was killed before it called.
+        let least = if n == 4 { 1 } else { 2 };
+        assert!(*acted >= least && acted == calls, "{}", ended.stdout);
+        assert_eq!(*keys, 1, "{}", ended.stdout);
+    }
     for [calls, _, acted] in fail {
         assert!(*calls <= 1 && acted == calls, "{}", ended.stdout);
     }

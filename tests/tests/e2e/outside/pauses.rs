@@ -91,6 +91,22 @@ async fn a_paused_process_whose_lease_ended_is_fenced_where_nobody_runs_again<D:
     assert_eq!(site.api.counts("a"), [1, 1, 1]);
 }
 
+async fn a_paused_process_is_fenced_after_its_payment_was_found_by_another<D: Database>() {
+    let site = Site::<D>::new().await;
+    let paused = Paused::at(&site, "pay_or_verify", Place::AfterCall).await;
+    site.end_leases().await;
+    let other = site.start().await;
+    let found = other.client.call(pay("pay_or_verify", "a")).await;
+    paid(&found);
+    assert!(found.is_replay());
+
+    let (process, late) = paused.go_on(&site).await;
+    assert_a_retry_finds_out(&late);
+    assert_stands(&site, "pay_or_verify", &found, [&process, &other]).await;
+    assert_eq!(site.ledger.runs("a"), 1);
+    assert_eq!(site.api.counts("a"), [1, 1, 1]);
+}
+
 /// An operator takes it for dead, while it still has its lease.
 async fn a_paused_process_is_fenced_after_its_record_was_released_and_claimed_anew<D: Database>() {
     let site = Site::<D>::new().await;
@@ -204,6 +220,7 @@ async fn a_lease_ends_while_its_process_stands_still_and_not_while_it_runs<D: Da
 on_each_store! {
     a_paused_process_that_lost_its_lease_changes_nothing_and_its_caller_is_told,
     a_paused_process_whose_lease_ended_is_fenced_where_nobody_runs_again,
+    a_paused_process_is_fenced_after_its_payment_was_found_by_another,
     a_paused_process_is_fenced_after_its_record_was_released_and_claimed_anew,
     a_paused_process_is_fenced_after_its_record_was_swept_and_claimed_anew,
     a_paused_process_asks_for_its_lease_before_the_outside_call,
