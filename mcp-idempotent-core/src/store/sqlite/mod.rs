@@ -15,10 +15,12 @@
 //! # What to know
 //!
 //! - **One writer.** SQLite lets one transaction write at a time, and a handler in transaction
-//!   mode holds it until it ends. Others queue, in this process first come first served; past
+//!   mode holds it until it ends. Others queue, in this process first come first served, but for
+//!   what a running lease depends on, which comes first; past
 //!   [the wait bound](SqliteStoreBuilder::with_wait_bound) they are answered
 //!   [`Busy`](StoreErrorKind::Busy): not committed, retry with the same key. `database is locked`
-//!   is never an answer. Replays and look-ups go on beside a writer and take no write lock.
+//!   is never an answer. Replays, look-ups and an operator's listings go on beside a writer and
+//!   take no write lock.
 //! - **One connection more.** Handlers write on a connection that the store takes out of the pool
 //!   and keeps, so a pool of `n` has `n + 1` connections open, and a handler that reads through
 //!   the pool cannot starve itself. Settings that the pool makes in `after_connect` apply to it.
@@ -32,8 +34,9 @@
 //!   answered as not committed.
 //! - **Durability.** With `synchronous = FULL` a committed call survives a power loss. With
 //!   `NORMAL` a power loss may take the last commits, record and effect together: safe for
-//!   effects in this file, unsafe for outside ones; claims of lease mode are therefore always
-//!   committed with `FULL`. The clock is the machine's, through SQLite.
+//!   effects in this file, unsafe for outside ones; claims of lease mode, takeovers and
+//!   resolutions are therefore always committed with `FULL`. The clock is the machine's, through
+//!   SQLite.
 //! - **A file.** Databases in memory are refused, and so are journal modes other than WAL.
 //! - **A late result is fenced.** In lease mode an attempt that finishes after its lease ran out
 //!   cannot record its result, even if nobody has touched the record since: it was in doubt from
@@ -45,6 +48,7 @@ mod error;
 mod lease;
 mod operator;
 mod queue;
+mod recovery;
 mod row;
 mod schema;
 mod statement;

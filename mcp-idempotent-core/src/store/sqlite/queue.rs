@@ -171,7 +171,7 @@ impl WriterQueue {
             Some(writer) if lifetime.is_none_or(|most| writer.opened.elapsed() < most) => writer,
             outlived => {
                 drop(outlived);
-                timeout_at(deadline, Writer::open(&self.pool))
+                timeout_at(deadline, Writer::open(&self.pool, deadline))
                     .await
                     .map_err(|_| busy("a connection"))??
             }

@@ -11,12 +11,12 @@ use super::{
     Opened, SqliteStore,
     batch::{self, Batch, Encoded},
     error::{is_read_only, is_sql_error, leaves_commit_open, store_error},
-    lease::{finished, held},
+    lease::finished,
     micros,
-    queue::{Checkout, Line},
+    queue::Checkout,
+    recovery::{Proof, unknown},
 };
 use crate::{
-    error::CommitOutcome,
     record::{RecordState, Timestamp},
     store::{
         CallInfo, Claim, Claimed, Completion, End, Ended, Lease, StoreError, StoreErrorKind,
@@ -26,14 +26,6 @@ use crate::{
 
 /// How many statements a finishing batch has.
 const FINISHING_STATEMENTS: usize = 2;
-
-/// What tells afterwards whether a commit was made whose answer is lost.
-#[derive(Clone, Copy)]
-enum Proof<'a> {
-    Record(&'a Claim),
-    Lease(&'a Lease),
-    Nothing,
-}
 
 /// An open transaction that holds SQLite's write lock. Dropping it rolls back.
 pub struct SqliteTransaction {
@@ -282,61 +274,6 @@ impl SqliteStore {
         }
     }
 
-    /// The commit may or may not have happened: looks, once the write lock proves that nothing
-    /// of it is still on its way.
-    async fn find_out(&self, proof: Proof<'_>, at: Timestamp, error: sqlx::Error) -> Ended {
-        let lost = store_error("committing", error);
-        let found = match proof {
-            Proof::Record(claim) => self.find_record(claim, at).await,
-            Proof::Lease(lease) => self.find_completion(lease, at).await,
-            Proof::Nothing => return unknown(lost),
-        };
-        match found {
-            Ok(Some(ended)) => ended,
-            Ok(None) => Ended::Aborted(lost),
-            Err(_) => unknown(lost),
-        }
-    }
-
-    async fn find_record(&self, claim: &Claim, at: Timestamp) -> Result<Option<Ended>, StoreError> {
-        match self.open_for(Some(claim), false).await? {
-            Opened::Found(record) => Ok(Some(match record.state {
-                RecordState::Completed { at: found, .. }
-                    if found == at && record.fingerprint == claim.fingerprint =>
-                {
-                    Ended::AsAsked(at)
-                }
-                RecordState::InProgress { .. } => Ended::LostInProgress,
-                _ => Ended::Lost(record),
-            })),
-            Opened::New(checkout) => {
-                checkout.roll_back_and_give_back().await;
-                Ok(None)
-            }
-        }
-    }
-
-    async fn find_completion(
-        &self,
-        lease: &Lease,
-        at: Timestamp,
-    ) -> Result<Option<Ended>, StoreError> {
-        let mut checkout = self.lock(Line::Lease, false).await?;
-        let asked = async {
-            let mut arguments = held(lease).map_err(sqlx::Error::Encode)?;
-            arguments.add(at.as_micros()).map_err(sqlx::Error::Encode)?;
-            let statement = self.shared.statements.is_completed.clone();
-            sqlx::query_scalar_with(statement, arguments)
-                .fetch_one(&mut checkout.writer.connection)
-                .await
-        };
-        let completed: bool = asked
-            .await
-            .map_err(|error| store_error("finding out about a commit", error))?;
-        checkout.roll_back_and_give_back().await;
-        Ok(completed.then_some(Ended::AsAsked(at)))
-    }
-
     /// Whether the handler has left the store's own connection in its place.
     async fn is_ours(&self, checkout: &mut Checkout) -> bool {
         sqlx::query_scalar::<_, i64>(self.shared.statements.is_ours.clone())
@@ -397,10 +334,6 @@ impl SqliteStore {
             .await?;
         checkout.writer.commit().await
     }
-}
-
-fn unknown(error: StoreError) -> Ended {
-    Ended::Unknown(error.with_outcome(CommitOutcome::Unknown))
 }
 
 fn recorded(claim: &Claim, completion: &Completion) -> Encoded {

@@ -46,8 +46,19 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) async fn open(pool: &SqlitePool) -> Result<Self, StoreError> {
-        Self::set_up(pool)
+    /// Opens the connection, also while others have the file for themselves: who opens it first, or
+    /// closes it last, does for a moment.
+    pub(super) async fn open(pool: &SqlitePool, deadline: Instant) -> Result<Self, StoreError> {
+        let mut backoff = Backoff::until(deadline);
+        let opened = async {
+            loop {
+                match Self::set_up(pool).await {
+                    Ok(opened) => return Ok(opened),
+                    Err(error) => backoff.retry(error).await?,
+                }
+            }
+        };
+        opened
             .await
             .map_err(|error| store_error("opening the writing connection", error))?
     }

@@ -183,8 +183,8 @@ async fn handler_that_writes_the_record_itself_is_aborted() {
     let mut transaction = begin(&store, &claim(1)).await;
     pay(&mut transaction, "rent").await;
     sqlx::query(
-        "INSERT INTO mcp_idempotent_record (id, fingerprint, state, token, tool, created_at) \
-         VALUES (?1, x'00', 2, 0, 'pay', 0)",
+        "INSERT INTO mcp_idempotent_record (id, fingerprint, state, token, tool, created_at, \
+         expires_at, purge_at, sweep_at) VALUES (?1, x'00', 2, 0, 'pay', 0, 9e18, 9e18, 9e18)",
     )
     .bind(&[1_u8; 32][..])
     .execute(&mut *transaction)

@@ -4,24 +4,12 @@ use std::{collections::BTreeSet, time::Duration};
 
 use mcp_idempotent_core::{
     RecordState, Store,
-    store::{Claim, Claimed, Lease, LeaseEnd, Reach},
+    store::{Claimed, Lease, LeaseEnd, Reach},
 };
 
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
-
-async fn lease(store: &SqliteStore, claim: &Claim) -> Lease {
-    match store.claim(claim).await.unwrap() {
-        Claimed::New(lease) => lease,
-        other => panic!("expected a new claim, found {other:?}"),
-    }
-}
-
-async fn state(store: &SqliteStore, claim: &Claim) -> Option<RecordState> {
-    let record = store.look_up(claim).await.unwrap();
-    record.map(|record| record.state)
-}
 
 #[tokio::test]
 async fn claim_is_visible_to_everybody_before_the_handler_starts() {
@@ -218,4 +206,24 @@ async fn claim_reaches_the_disk_although_the_pool_is_less_durable() {
         .await
         .unwrap();
     assert_eq!(level, 1);
+}
+
+#[tokio::test]
+async fn running_lease_is_not_swept_although_it_will_not_be_kept_in_doubt() {
+    let database = Database::new().await;
+    let store = database.store();
+    let mut claim = claim(1);
+    claim.in_doubt_retention = Duration::ZERO;
+    let running = lease(&store, &claim).await;
+    database.age(claim.lease - Duration::from_secs(60)).await;
+    store.renew(&running, claim.lease).await.unwrap();
+    database.age(claim.lease - Duration::from_secs(60)).await;
+    assert_eq!(store.sweep(100).await.unwrap(), 0);
+    assert!(matches!(
+        state(&store, &claim).await,
+        Some(RecordState::InProgress { .. })
+    ));
+    database.age(Duration::from_secs(60)).await;
+    assert!(state(&store, &claim).await.is_none());
+    assert_eq!(store.sweep(100).await.unwrap(), 1);
 }

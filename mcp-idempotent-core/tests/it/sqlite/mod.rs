@@ -4,18 +4,23 @@ mod abandoned;
 #[cfg(feature = "testing")]
 mod conformance;
 mod ending;
+mod free_key;
 mod lease;
+mod lease_transaction;
+mod operator;
+mod renewal;
 mod retention;
 mod schema;
+mod take_over;
 mod transaction;
 mod writers;
 
 use std::{future::poll_fn, task::Poll, time::Duration};
 
 use mcp_idempotent_core::{
-    Bytes, CanonicalArguments, Fingerprint, Record, RecordId, RecordState, Scope,
+    Bytes, CanonicalArguments, Fingerprint, Record, RecordId, RecordState, Scope, Store,
     store::{
-        CallInfo, Claim, Claimed, Completion, End, Ended, TransactionStore,
+        CallInfo, Claim, Claimed, Completion, End, Ended, Lease, TransactionStore,
         sqlite::{SqliteStore, SqliteStoreBuilder, SqliteTransaction},
     },
 };
@@ -117,6 +122,26 @@ async fn begin(store: &SqliteStore, claim: &Claim) -> SqliteTransaction {
         Claimed::New(transaction) => transaction,
         other => panic!("expected a new claim, found {other:?}"),
     }
+}
+
+async fn lease(store: &SqliteStore, claim: &Claim) -> Lease {
+    match store.claim(claim).await.unwrap() {
+        Claimed::New(lease) => lease,
+        other => panic!("expected a new claim, found {other:?}"),
+    }
+}
+
+/// A transaction without a claim, as a handler has it under its lease.
+async fn begin_unclaimed(store: &SqliteStore) -> SqliteTransaction {
+    match store.begin(&claim(1).call, None).await.unwrap() {
+        Claimed::New(transaction) => transaction,
+        other => panic!("expected a transaction, found {other:?}"),
+    }
+}
+
+async fn state(store: &SqliteStore, claim: &Claim) -> Option<RecordState> {
+    let record = store.look_up(claim).await.unwrap();
+    record.map(|record| record.state)
 }
 
 async fn pay(connection: &mut SqliteConnection, note: &str) {
