@@ -248,7 +248,10 @@ impl PostgresStore {
         again: bool,
     ) -> Result<(), sqlx::Error> {
         if !again {
-            match run(connection, self.inner.statements.prepare()).await.error {
+            // One implicit transaction, so that the bound ends with it. Preparing waits for whoever
+            // has locked the table.
+            let batch = format!("{}{}", self.lock_bound(), self.inner.statements.prepare());
+            match run(connection, batch).await.error {
                 None => return Ok(()),
                 Some(error)
                     if error::sqlstate(&error).as_deref()

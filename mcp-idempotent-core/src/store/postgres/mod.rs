@@ -227,11 +227,12 @@ impl PostgresStore {
 
     /// Begins a short transaction of our own, with a bound on every wait for a lock.
     fn short_transaction(&self) -> String {
+        format!("BEGIN ISOLATION LEVEL READ COMMITTED;{}", self.lock_bound())
+    }
+
+    fn lock_bound(&self) -> String {
         let millis = i32::try_from(self.inner.lock_timeout.as_millis()).unwrap_or(i32::MAX);
-        format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED;SET LOCAL lock_timeout = {};",
-            millis.max(1)
-        )
+        format!("SET LOCAL lock_timeout = {};", millis.max(1))
     }
 
     /// The lock that a transaction without a claim is known by while it lives.
