@@ -22,7 +22,10 @@ const KNOWN: &[&str] = &[
     "window",
     "wait",
     "lease",
+    "heartbeat",
     "on_error",
+    "on_doubt",
+    "in_doubt_retention",
     "idempotency",
     "crate",
 ];
@@ -38,7 +41,10 @@ pub(crate) struct Args {
     pub(crate) window: Option<Duration>,
     pub(crate) wait: Option<Wait>,
     pub(crate) lease: Option<(Ident, Duration)>,
+    pub(crate) heartbeat: Option<(Ident, Duration)>,
     pub(crate) on_error: Option<Choice>,
+    pub(crate) on_doubt: Option<(Ident, OnDoubt)>,
+    pub(crate) in_doubt_retention: Option<(Ident, Duration)>,
     pub(crate) idempotency: Option<Expr>,
     pub(crate) crate_path: Option<Path>,
 }
@@ -61,6 +67,15 @@ pub(crate) struct Pointer {
 pub(crate) enum Wait {
     Reject,
     UpTo(Duration),
+}
+
+/// What becomes of a call in doubt.
+#[derive(Debug)]
+pub(crate) enum OnDoubt {
+    Fail,
+    Rerun,
+    /// The function that finds out.
+    Verify(Box<Path>),
 }
 
 impl Args {
@@ -124,6 +139,11 @@ impl Args {
             "retention" => self.retention = Some(duration(input, &name)?),
             "window" => self.window = Some(duration(input, &name)?),
             "lease" => self.lease = Some((name.clone(), duration(input, &name)?)),
+            "heartbeat" => self.heartbeat = Some((name.clone(), duration(input, &name)?)),
+            "on_doubt" => self.on_doubt = Some((name.clone(), on_doubt(input, &name)?)),
+            "in_doubt_retention" => {
+                self.in_doubt_retention = Some((name.clone(), duration(input, &name)?));
+            }
             "wait" => self.wait = Some(wait(input, &name)?),
             "idempotency" => {
                 let hint = "write `idempotency = self.state.idempotency`";
@@ -236,6 +256,29 @@ fn wait(input: ParseStream<'_>, name: &Ident) -> syn::Result<Wait> {
     }
     let literal = string(input, name, expected, hint)?;
     parse_duration(name, &literal, hint).map(Wait::UpTo)
+}
+
+fn on_doubt(input: ParseStream<'_>, name: &Ident) -> syn::Result<OnDoubt> {
+    let expected = "`fail`, `rerun` or `verify(…)`";
+    let hint = "write `on_doubt = fail` (an operator looks), `on_doubt = rerun` (a repeat is safe) \
+                or `on_doubt = verify(Self::find_out)`";
+    let word: Ident = value(input, name, expected, hint)?;
+    match word.to_string().as_str() {
+        "fail" => Ok(OnDoubt::Fail),
+        "rerun" => Ok(OnDoubt::Rerun),
+        "verify" if input.peek(syn::token::Paren) => {
+            let function;
+            parenthesized!(function in input);
+            let found = function.to_string();
+            function
+                .parse()
+                .ok()
+                .filter(|_| function.is_empty())
+                .map(|path| OnDoubt::Verify(Box::new(path)))
+                .ok_or_else(|| wrong(name, &format!("`verify({found})`"), expected, hint))
+        }
+        _ => Err(wrong(name, &format!("`{word}`"), expected, hint)),
+    }
 }
 
 fn ignored(input: ParseStream<'_>, name: &Ident) -> syn::Result<Vec<Pointer>> {

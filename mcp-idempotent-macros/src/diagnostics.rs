@@ -119,11 +119,32 @@ pub(crate) fn on_error_of_other_mode(at: &impl ToTokens, found: &str, transactio
     Error::new_spanned(at, message)
 }
 
-pub(crate) fn lease_in_transaction(at: &impl ToTokens) -> Error {
+pub(crate) fn lease_in_transaction(name: &Ident) -> Error {
+    Error::new_spanned(
+        name,
+        format!(
+            "expected no `{name}`, found one on a tool with a `&mut` transaction\n\
+             its claim lasts as long as the transaction does; remove `{name}`"
+        ),
+    )
+}
+
+pub(crate) fn on_doubt_in_transaction(at: &impl ToTokens) -> Error {
     Error::new_spanned(
         at,
-        "expected no `lease`, found one on a tool with a `&mut` transaction\n\
-         its claim lasts as long as the transaction does; remove `lease`",
+        "expected no `on_doubt`, found one on a tool with a `&mut` transaction\n\
+         its effect commits with its record, so there is nothing to run again; remove `on_doubt`, \
+         or remove the `&mut` parameter and take the transaction after the outside call, with \
+         `Attempt::begin`",
+    )
+}
+
+pub(crate) fn heartbeat_too_long(at: &impl ToTokens) -> Error {
+    Error::new_spanned(
+        at,
+        "expected a heartbeat of at most half the lease, found a longer one\n\
+         one renewal that is lost would end the lease; shorten `heartbeat`, or remove it for a \
+         third of the lease",
     )
 }
 

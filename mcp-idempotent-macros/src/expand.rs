@@ -11,7 +11,7 @@ use syn::{
 };
 
 use crate::{
-    args::{Args, Wait},
+    args::{Args, OnDoubt, Wait},
     diagnostics::{self, Errors},
     target::{self, Parameter, Target},
 };
@@ -66,10 +66,20 @@ fn check(args: &Args, target: &Target) -> syn::Result<()> {
         }
         None => {}
     }
-    if let Some((name, _)) = &args.lease
-        && transaction
+    if transaction {
+        let on_doubt = args.on_doubt.as_ref().map(|(name, _)| name);
+        let of_leases = [&args.lease, &args.heartbeat, &args.in_doubt_retention];
+        for name in of_leases.into_iter().flatten().map(|(name, _)| name) {
+            errors.push(diagnostics::lease_in_transaction(name));
+        }
+        if let Some(name) = on_doubt {
+            errors.push(diagnostics::on_doubt_in_transaction(name));
+        }
+    }
+    if let (Some((name, heartbeat)), Some((_, lease))) = (&args.heartbeat, &args.lease)
+        && *heartbeat > *lease / 2
     {
-        errors.push(diagnostics::lease_in_transaction(name));
+        errors.push(diagnostics::heartbeat_too_long(name));
     }
     errors.into_result()
 }
@@ -161,6 +171,16 @@ fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
         ("retention", args.retention),
         ("window", args.window),
         ("lease", args.lease.as_ref().map(|(_, lease)| *lease)),
+        (
+            "heartbeat",
+            args.heartbeat.as_ref().map(|(_, period)| *period),
+        ),
+        (
+            "in_doubt_retention",
+            args.in_doubt_retention
+                .as_ref()
+                .map(|(_, retention)| *retention),
+        ),
     ] {
         if let Some(duration) = duration {
             field(name, duration_tokens(duration));
@@ -177,6 +197,15 @@ fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
     if let Some(on_error) = &args.on_error {
         let variant = Ident::new(on_error.variant, Span::call_site());
         field("on_error", quote!(#runtime::OnError::#variant));
+    }
+    if let Some((_, on_doubt)) = &args.on_doubt {
+        let variant = match on_doubt {
+            OnDoubt::Fail => "Fail",
+            OnDoubt::Rerun => "Rerun",
+            OnDoubt::Verify(_) => "Verify",
+        };
+        let variant = Ident::new(variant, Span::call_site());
+        field("on_doubt", quote!(#runtime::OnDoubt::#variant));
     }
     if !args.ignored.is_empty() {
         let pointers = args.ignored.iter().map(|pointer| &pointer.pointer);
@@ -270,10 +299,12 @@ fn wrapper(args: &Args, target: &Target, runtime: &Path, options: &Ident) -> Tok
     } else {
         quote!(_)
     };
-    let (run, connection) = if target.is_transaction() {
-        (quote!(run_in_transaction), Some(quote!(, #connection)))
+    let (run, connection, verify) = if target.is_transaction() {
+        let connection = Some(quote!(, #connection));
+        (quote!(run_in_transaction), connection, None)
     } else {
-        (quote!(run_under_lease), None)
+        let verify = verify(args, runtime);
+        (quote!(run_under_lease), None, Some(quote!(#verify,)))
     };
     let original = &target.original.sig.ident;
     // Located at the return type, where a result that is none of a tool is to be mended.
@@ -295,13 +326,32 @@ fn wrapper(args: &Args, target: &Target, runtime: &Path, options: &Ident) -> Tok
         #vis async fn #name #generics (#receiver, #call: #runtime::Call #schema)
             -> ::core::result::Result<#output, #runtime::ErrorData> #where_clause
         {
-            #runtime::#run(&#idempotency, Self::#options, self, #call, |#this, #taken #connection| {
+            #runtime::#run(&#idempotency, Self::#options, self, #call, #verify |#this, #taken #connection| {
                 ::std::boxed::Box::pin(async move {
                     let #running = { #parts_binding #this.#original(#(#arguments),*) };
                     #runtime::Outcome::returned(#returned)
                 })
             }).await #converted
         }
+    }
+}
+
+/// The author's function for calls in doubt, as the runtime calls it.
+fn verify(args: &Args, runtime: &Path) -> TokenStream {
+    let Some((_, OnDoubt::Verify(function))) = &args.on_doubt else {
+        return quote!(::core::option::Option::None);
+    };
+    let local = |name: &str| Ident::new(name, Span::mixed_site());
+    let (server, call) = (local("server"), local("call"));
+    // Located at the path, where a function of another kind is to be mended.
+    let span = Span::mixed_site().located_at(function.span());
+    let asked = quote_spanned!(span=> #function(#server, #call).await);
+    quote! {
+        ::core::option::Option::Some(|#server, #call| {
+            ::std::boxed::Box::pin(async move {
+                #runtime::IntoVerdict::into_verdict(#asked)
+            })
+        })
     }
 }
 

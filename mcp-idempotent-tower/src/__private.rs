@@ -15,13 +15,14 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::{Idempotency, execute, options, wire};
 
-pub use mcp_idempotent_core::{KeyRequirement, OnError, Wait};
+pub use mcp_idempotent_core::{KeyRequirement, OnDoubt, OnError, Wait};
 pub use rmcp::{ErrorData, model::CallToolResponse};
 
 pub use crate::{
     call::{Call, NotCalled, Parts},
     execute::Outcome,
     options::{Mode, ToolOptions},
+    verify::{InDoubt, IntoVerdict, Verifying},
 };
 
 /// A server that an execution can take along when its caller goes away.
@@ -68,18 +69,37 @@ pub fn run_in_transaction<'a, S: TransactionStore, T: Server>(
     ))
 }
 
+/// The author's function for calls in doubt.
+pub type VerifyOn<T> = for<'v> fn(&'v T, InDoubt<'v>) -> Verifying<'v>;
+
+/// Gives a closure the lifetimes of a function that verifies.
+const fn asking<F>(verify: F) -> F
+where
+    F: for<'v> Fn(InDoubt<'v>) -> Verifying<'v>,
+{
+    verify
+}
+
 /// Runs a tool whose effect is outside the store.
 pub fn run_under_lease<'a, S: Store, T: Server>(
     idempotency: &'a Idempotency<S>,
     options: &'static ToolOptions,
     server: &'a T,
     call: Call,
+    verify: Option<VerifyOn<T>>,
     handler: fn(T, Call) -> Running<'static>,
 ) -> Answering<'a> {
+    let verify = verify.map(|verify| {
+        asking(move |call| {
+            let server = server.detach();
+            Box::pin(async move { verify(&server, call).await })
+        })
+    });
     Box::pin(execute::under_lease(
         idempotency,
         options,
         call,
+        verify,
         move || {
             let server = server.detach();
             move |call| handler(server, call)

@@ -3,7 +3,7 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{
-    Application, Policy, Scope, Secret, Store, Wait, canonical::is_json_pointer,
+    Application, OnDoubt, Policy, Scope, Secret, Store, Wait, canonical::is_json_pointer,
     engine::EngineBuilder,
 };
 use rmcp::{RoleServer, service::RequestContext};
@@ -161,6 +161,11 @@ impl<S: Store> IdempotencyBuilder<S> {
     /// transactions.
     pub fn build(self) -> Result<Idempotency<S>, BuildError> {
         check(&self.settings.policy)?;
+        if self.settings.policy.on_doubt == OnDoubt::Verify {
+            return Err(BuildError::new(
+                "the policy says OnDoubt::Verify, and a server's policy has no function to ask; say it for each tool: `on_doubt = verify(…)`, or Rule::with_verify".to_owned(),
+            ));
+        }
         let engine = self.engine.build();
         if let Some(limit) = engine.store().transaction_limit()
             && self.settings.policy.lease <= limit * 3
@@ -195,6 +200,8 @@ pub(crate) fn check(policy: &Policy) -> Result<(), BuildError> {
         ("retention", policy.retention),
         ("window", policy.window),
         ("lease", policy.lease),
+        ("verify_timeout", policy.verify_timeout),
+        ("in_doubt_retention", policy.in_doubt_retention),
         ("wait", wait),
     ] {
         if duration.is_zero() || duration > LONGEST {
@@ -205,6 +212,9 @@ pub(crate) fn check(policy: &Policy) -> Result<(), BuildError> {
             });
         }
     }
+    policy
+        .check()
+        .map_err(|error| BuildError::new(error.to_string()))?;
     for pointer in policy.ignored.iter().chain(policy.key_argument.as_ref()) {
         if !is_json_pointer(pointer) || pointer.is_empty() {
             return Err(BuildError {

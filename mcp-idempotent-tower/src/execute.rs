@@ -5,16 +5,22 @@ use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{
     Action, Answer, Begun, CallInfo, CanonicalArguments, CommitOutcome, DetachOnDrop, ErrorKind,
-    Interrupted, KeyKind, KeyRequirement, Policy, Refusal, Request, Scope, Store, TransactionStore,
-    telemetry::UNLISTED_TOOL,
+    Interrupted, KeyKind, KeyRequirement, LeaseAttempt, Policy, Refusal, Request, Scope, Store,
+    TransactionStore, Verify, telemetry::UNLISTED_TOOL,
 };
-use rmcp::{ErrorData, handler::server::tool::IntoCallToolResult, model::CallToolResponse};
+use rmcp::{
+    ErrorData, RoleServer, handler::server::tool::IntoCallToolResult, model::CallToolResponse,
+    service::RequestContext,
+};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
+    attempt::Attempt,
     call::{Call, NotCalled},
     idempotency::Idempotency,
     options::ToolOptions,
     result::{self, Handled, ToolResult},
+    verify::{InDoubt, VerifyCall, Verifying},
     wire,
 };
 
@@ -43,7 +49,11 @@ impl From<Result<Self, NotCalled>> for Outcome {
 /// Begins an attempt, or answers. A macro, because each mode has an engine method of its own that
 /// borrows the request while it runs.
 macro_rules! begin {
-    ($begin:ident, $idempotency:expr, $policy:expr, $call:expr, $is_listed:expr) => {{
+    ($begin:ident, $idempotency:expr, $policy:expr, $call:expr, $is_listed:expr) => {
+        $crate::execute::begin!($begin, $idempotency, $policy, $call, $is_listed, None)
+    };
+    ($begin:ident, $idempotency:expr, $policy:expr, $call:expr, $is_listed:expr, $verify:expr) => {{
+        let verify: Option<&dyn mcp_idempotent_core::Verify> = $verify;
         let (idempotency, call) = ($idempotency, $call);
         let hook = idempotency.settings().authorize.as_ref();
         let authorize = hook.map(|hook| $crate::scope::AuthorizeRequest {
@@ -54,6 +64,10 @@ macro_rules! begin {
             let request = $crate::execute::identify(idempotency, $policy, call, $is_listed)?;
             let request = match &authorize {
                 Some(authorize) => request.with_authorize(authorize),
+                None => request,
+            };
+            let request = match verify {
+                Some(verify) => request.with_verify(verify),
                 None => request,
             };
             Ok(idempotency.engine.$begin(request).await)
@@ -106,6 +120,7 @@ pub(crate) async fn under_lease<S, H>(
     idempotency: &Idempotency<S>,
     options: &'static ToolOptions,
     call: Call,
+    verify: Option<impl for<'a> Fn(InDoubt<'a>) -> Verifying<'a> + Send + Sync>,
     handler: impl FnOnce() -> H,
 ) -> Result<CallToolResponse, ErrorData>
 where
@@ -113,33 +128,57 @@ where
     H: FnOnce(Call) -> BoxFuture<'static, Result<Outcome, NotCalled>> + Send + 'static,
 {
     let policy = idempotency.policy_of(options);
-    let attempt = match begin!(begin, idempotency, &policy, &call, true) {
+    let verify = verify.map(|verify| VerifyCall {
+        verify,
+        call: &call,
+        added_argument: options.key_property,
+    });
+    let verify = verify.as_ref().map(|verify| verify as &dyn Verify);
+    let begun = begin!(begin, idempotency, &policy, &call, true, verify);
+    let mut attempt = match begun {
         Err(refusal) => return refuse(idempotency, &refusal),
         Ok(Begun::Answer(answer)) => return answer_without_running(idempotency, answer),
-        Ok(Begun::Attempt(attempt)) => Some(attempt),
-        Ok(Begun::Unprotected) => None,
+        Ok(Begun::Attempt(attempt)) => attempt,
+        Ok(Begun::Unprotected) => unprotected(idempotency, &policy, &call),
     };
     // In a box: the futures below each have a place for it.
-    let call = Box::new(without_added_argument(call, options));
+    let mut call = Box::new(without_added_argument(call, options));
     let idempotency = idempotency.clone();
     let handler = handler();
     let running = idempotency.executions().enter();
     DetachOnDrop::new(async move {
         let _running = running;
-        let Some(mut attempt) = attempt else {
-            let outcome = AssertUnwindSafe(async move { handler(*call).await })
-                .catch_unwind()
-                .await
-                .map_err(|_| Interrupted::Panicked);
-            return handled(outcome, CommitOutcome::Unknown).result;
-        };
+        let (current, ct) = attend(&attempt, &mut call.context);
         // Calling the handler may panic too, before there is a future.
-        let outcome = attempt.run(async move { handler(*call).await }).await;
+        let outcome = attempt
+            .run(current.during(ct, async move { handler(*call).await }))
+            .await;
         let handled = handled(outcome, CommitOutcome::Unknown);
         let answer = attempt.finish(&handled).await;
         answer_after_running(&idempotency, answer, handled)
     })
     .await
+}
+
+/// An attempt at a call without a key, or while the store is away.
+pub(crate) fn unprotected<S: Store>(
+    idempotency: &Idempotency<S>,
+    policy: &Arc<Policy>,
+    call: &Call,
+) -> LeaseAttempt<S> {
+    let call = CallInfo::new(&*call.name, Scope::new(""));
+    idempotency.engine.unprotected_attempt(call, policy)
+}
+
+/// Lets a handler ask for its attempt, and makes its token one that fires with the lease too.
+pub(crate) fn attend<S: Store>(
+    attempt: &LeaseAttempt<S>,
+    context: &mut RequestContext<RoleServer>,
+) -> (Attempt, CancellationToken) {
+    let current = Attempt::new(attempt.handle());
+    context.extensions.insert(current.clone());
+    context.ct = context.ct.child_token();
+    (current, context.ct.clone())
 }
 
 /// What comes before the handler runs code of the author's too: scope, authorization, set-up. A

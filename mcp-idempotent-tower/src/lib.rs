@@ -19,6 +19,7 @@
 
 #[doc(hidden)]
 pub mod __private;
+mod attempt;
 mod builder;
 mod call;
 #[cfg(feature = "client")]
@@ -30,6 +31,7 @@ pub mod http;
 mod idempotency;
 pub mod layer;
 mod not_executed;
+mod operator;
 mod options;
 mod result;
 pub mod scope;
@@ -37,6 +39,7 @@ mod server;
 mod service;
 mod status;
 mod tool_call;
+mod verify;
 pub mod wire;
 
 #[cfg(feature = "postgres")]
@@ -46,13 +49,16 @@ pub use mcp_idempotent_core::store::sqlite::SqliteStore;
 #[cfg(feature = "testing")]
 pub use mcp_idempotent_core::testing;
 pub use mcp_idempotent_core::{
-    self as core, Application, IdempotencyKey, KeyRequirement, MemoryStore, OnError, OnExpired,
-    Policy, Refusal, Scope, Secret, Store, TransactionStore, Wait, store, telemetry,
+    self as core, Application, Audit, DownstreamKey, IdempotencyKey, KeyRequirement,
+    LeaseTransaction, MemoryStore, OnDoubt, OnError, OnExpired, OperatorStore, Policy, RecordId,
+    RecordInfo, RecordQuery, RecordStatus, Refusal, Resolution, Resolved, Scope, Secret, Store,
+    SweepSettings, Sweeper, TransactionStore, Wait, store, telemetry,
 };
 #[doc = include_str!("attribute.md")]
 pub use mcp_idempotent_macros::idempotent;
 
 pub use crate::{
+    attempt::Attempt,
     builder::{BuildError, IdempotencyBuilder},
     executions::StillRunning,
     extract::Tx,
@@ -63,6 +69,7 @@ pub use crate::{
     server::{LayeredServer, ServerExt},
     service::{ErrorOrigin, HandlerService, IntoErrorData, ToolService},
     tool_call::ToolCall,
+    verify::{InDoubt, IntoVerdict, Verdict, Verifying},
 };
 
 /// The README's code, compiled.

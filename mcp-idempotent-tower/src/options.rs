@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mcp_idempotent_core::{KeyRequirement, OnError, Policy, Wait};
+use mcp_idempotent_core::{KeyRequirement, OnDoubt, OnError, Policy, Wait};
 use rmcp::model::JsonObject;
 use serde_json::Value;
 
@@ -38,7 +38,10 @@ pub struct ToolOptions {
     pub window: Option<Duration>,
     pub wait: Option<Wait>,
     pub lease: Option<Duration>,
+    pub heartbeat: Option<Duration>,
     pub on_error: Option<OnError>,
+    pub on_doubt: Option<OnDoubt>,
+    pub in_doubt_retention: Option<Duration>,
 }
 
 impl ToolOptions {
@@ -54,7 +57,10 @@ impl ToolOptions {
         window: None,
         wait: None,
         lease: None,
+        heartbeat: None,
         on_error: None,
+        on_doubt: None,
+        in_doubt_retention: None,
     };
 
     /// Without options, on a tool whose effect is outside the store.
@@ -86,6 +92,15 @@ impl ToolOptions {
         }
         if let Some(lease) = self.lease {
             policy.lease = lease;
+        }
+        if self.heartbeat.is_some() {
+            policy.heartbeat = self.heartbeat;
+        }
+        if let Some(on_doubt) = self.on_doubt {
+            policy.on_doubt = on_doubt;
+        }
+        if let Some(retention) = self.in_doubt_retention {
+            policy.in_doubt_retention = retention;
         }
         if let Some(on_error) = self.on_error {
             policy.on_error = on_error;

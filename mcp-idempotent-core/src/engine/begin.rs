@@ -11,14 +11,14 @@ use super::{
     attempt::{self, Context, HeldLease},
     detach::DetachOnDrop,
     flight::{Entry, Leader, Ticket, Wake},
-    lease::{Kept, Terms},
+    lease::{Kept, Seed, Terms},
     plan,
     secret::Unchecked,
     verify::{self, Verified},
 };
 use crate::{
     error::Refusal,
-    fingerprint::{DownstreamSeed, Identity},
+    fingerprint::Identity,
     policy::{OnDoubt, Policy, Wait},
     record::RecordState,
     store::{CallInfo, Claim, Claimed, Lease, Store, StoreError, StoreErrorKind, TransactionStore},
@@ -147,7 +147,7 @@ impl<S: Store> Engine<S> {
             None,
             terms,
             Instant::now(),
-            DownstreamSeed::unique(),
+            Seed::unique(),
             call.clone(),
         );
         let request = Request::unprotected(call, policy);
@@ -238,11 +238,11 @@ impl<S: Store> Inner<S> {
         asked: Instant,
         in_doubt: bool,
     ) -> HeldLease<S> {
-        let seed = DownstreamSeed::new(
-            &claim.id,
-            &claim.fingerprint,
+        let seed = Seed::new(
+            claim.id,
+            claim.fingerprint,
             lease.origin,
-            self.secret.as_ref(),
+            self.secret.clone(),
         );
         let kept = Arc::new(Kept::new(
             Arc::clone(&self.store),

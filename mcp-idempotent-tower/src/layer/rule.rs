@@ -3,15 +3,18 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use mcp_idempotent_core::{KeyRequirement, OnError, Policy, Store, TransactionStore, Wait};
+use mcp_idempotent_core::{
+    KeyRequirement, OnDoubt, OnError, Policy, Store, TransactionStore, Wait,
+};
 use rmcp::model::Tool;
 
-use super::run::{self, Execution, Handler};
+use super::run::{self, Execution, Handler, VerifyFn};
 use crate::{
     builder::{self, BuildError},
     options,
     result::ToolResult,
     tool_call::ToolCall,
+    verify::{InDoubt, Verifying},
 };
 
 /// What a layer does with a tool: how its effect and its record go together, and what differs from
@@ -28,7 +31,11 @@ pub struct Rule<S> {
     window: Option<Duration>,
     wait: Option<Wait>,
     lease: Option<Duration>,
+    heartbeat: Option<Duration>,
     on_error: Option<OnError>,
+    on_doubt: Option<OnDoubt>,
+    in_doubt_retention: Option<Duration>,
+    verify: Option<VerifyFn>,
 }
 
 pub(super) type RunInTransaction<S> =
@@ -99,7 +106,11 @@ impl<S> Rule<S> {
             window: None,
             wait: None,
             lease: None,
+            heartbeat: None,
             on_error: None,
+            on_doubt: None,
+            in_doubt_retention: None,
+            verify: None,
         }
     }
 
@@ -148,10 +159,46 @@ impl<S> Rule<S> {
         self
     }
 
-    /// Lease mode: how long a claim is honoured.
+    /// Lease mode: how long a claim is honoured without a heartbeat.
     #[must_use]
     pub const fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
+        self
+    }
+
+    /// Lease mode: how often a running attempt renews its lease; a third of the lease where it is
+    /// not said, and at most half.
+    #[must_use]
+    pub const fn with_heartbeat(mut self, heartbeat: Duration) -> Self {
+        self.heartbeat = Some(heartbeat);
+        self
+    }
+
+    /// Lease mode: a call whose earlier attempt is in doubt runs again. A repeat must be safe, for
+    /// instance because the outside call carries the
+    /// [downstream key](crate::Attempt::downstream_key).
+    #[must_use]
+    pub const fn with_rerun_in_doubt(mut self) -> Self {
+        self.on_doubt = Some(OnDoubt::Rerun);
+        self
+    }
+
+    /// Lease mode: asks this function about a call whose earlier attempt is in doubt. Return a
+    /// [`Verdict`](crate::Verdict) from a boxed future: `|call| Box::pin(async move { … })`.
+    #[must_use]
+    pub fn with_verify(
+        mut self,
+        verify: impl for<'a> Fn(InDoubt<'a>) -> Verifying<'a> + Send + Sync + 'static,
+    ) -> Self {
+        self.on_doubt = Some(OnDoubt::Verify);
+        self.verify = Some(Arc::new(verify));
+        self
+    }
+
+    /// Lease mode: how long a record is kept that is in doubt.
+    #[must_use]
+    pub const fn with_in_doubt_retention(mut self, retention: Duration) -> Self {
+        self.in_doubt_retention = Some(retention);
         self
     }
 
@@ -177,7 +224,15 @@ impl<S> Rule<S> {
         policy.window = self.window.unwrap_or(policy.window);
         policy.wait = self.wait.unwrap_or(policy.wait);
         policy.lease = self.lease.unwrap_or(policy.lease);
+        policy.heartbeat = self.heartbeat.or(policy.heartbeat);
         policy.on_error = self.on_error.unwrap_or(policy.on_error);
+        policy.on_doubt = self.on_doubt.unwrap_or(policy.on_doubt);
+        policy.in_doubt_retention = self.in_doubt_retention.unwrap_or(policy.in_doubt_retention);
+        if matches!(self.kind, Kind::Transaction(_)) && self.on_doubt.is_some() {
+            return Err(BuildError::new(
+                "a rule in transaction mode says what becomes of a call in doubt; its effect commits with its record, so it never has to run again: leave that out, or use Rule::lease".to_owned(),
+            ));
+        }
         check_on_error(self.kind, policy.on_error, self.on_error.is_some())?;
         builder::check(&policy)?;
         let property = policy.key_argument.as_deref().and_then(top_level_name);
@@ -186,6 +241,7 @@ impl<S> Rule<S> {
         Ok(Compiled {
             kind: self.kind,
             policy: Arc::new(policy),
+            verify: self.verify,
             read_only: Arc::new(read_only),
             property,
             by_default: false,
@@ -220,6 +276,7 @@ fn check_on_error<S>(kind: Kind<S>, on_error: OnError, said: bool) -> Result<(),
 pub(crate) struct Compiled<S> {
     pub(super) kind: Kind<S>,
     pub(super) policy: Arc<Policy>,
+    pub(super) verify: Option<VerifyFn>,
     /// For tools that only read: an explicit key protects, nothing else does.
     read_only: Arc<Policy>,
     property: Option<Box<str>>,

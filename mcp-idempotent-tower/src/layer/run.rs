@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
     Action, Begun, CommitOutcome, DetachOnDrop, ErrorKind, HandlerResult as _, Policy, Refusal,
-    ResultKind, Store, TransactionStore,
+    ResultKind, Store, TransactionStore, Verify,
 };
 
 use crate::{
@@ -15,7 +15,11 @@ use crate::{
     extract::{Closed, Slot},
     result::{Handled, ToolResult},
     tool_call::ToolCall,
+    verify::{InDoubt, VerifyCall, Verifying},
 };
+
+/// The author's function for calls in doubt.
+pub(super) type VerifyFn = Arc<dyn for<'a> Fn(InDoubt<'a>) -> Verifying<'a> + Send + Sync>;
 
 /// The services below the layer, at work on one call.
 pub(super) type Handler = Box<dyn FnOnce(ToolCall) -> BoxFuture<'static, Handled> + Send>;
@@ -24,6 +28,8 @@ pub(super) type Handler = Box<dyn FnOnce(ToolCall) -> BoxFuture<'static, Handled
 pub(super) struct Execution<S> {
     pub(super) idempotency: Idempotency<S>,
     pub(super) policy: Arc<Policy>,
+    /// Lease mode: the author's function for calls in doubt.
+    pub(super) verify: Option<VerifyFn>,
     /// The key argument, where it is not one of the tool's own.
     pub(super) added_argument: Option<Box<str>>,
     /// Transaction mode: it may leave the transaction alone.
@@ -39,12 +45,18 @@ pub(super) async fn under_lease<S: Store>(
     handler: Handler,
 ) -> ToolResult {
     let (call, rest) = call.into_call();
+    let verify = execution.verify.as_ref().map(|verify| VerifyCall {
+        verify: &**verify,
+        call: &call,
+        added_argument: execution.added_argument.as_deref(),
+    });
     let begun = execute::begin!(
         begin,
         &execution.idempotency,
         &execution.policy,
         &call,
-        execution.is_listed
+        execution.is_listed,
+        verify.as_ref().map(|verify| verify as &dyn Verify)
     );
     let idempotency = execution.idempotency;
     let mut attempt = match begun {
@@ -53,16 +65,23 @@ pub(super) async fn under_lease<S: Store>(
         Ok(Begun::Attempt(attempt)) => attempt,
         // Nothing is ours to protect: as without the layer, a caller that leaves stops it.
         Ok(Begun::Unprotected) => {
-            let call = rest.with(without(call, execution.added_argument.as_deref()));
-            return handler(call).await.result;
+            let attempt = execute::unprotected(&idempotency, &execution.policy, &call);
+            let mut call = rest.with(without(call, execution.added_argument.as_deref()));
+            let (current, ct) = execute::attend(&attempt, &mut call.context);
+            let handled = current.during(ct, handler(call)).await;
+            let answer = attempt.finish(&handled).await;
+            return execute::answer_after_running(&idempotency, answer, handled);
         }
     };
-    let call = rest.with(without(call, execution.added_argument.as_deref()));
+    let mut call = rest.with(without(call, execution.added_argument.as_deref()));
     let running = idempotency.executions().enter();
     DetachOnDrop::new(async move {
         let _running = running;
         // Calling the handler may panic too, before there is a future.
-        let ran = attempt.run(async move { handler(call).await }).await;
+        let (current, ct) = execute::attend(&attempt, &mut call.context);
+        let ran = attempt
+            .run(current.during(ct, async move { handler(call).await }))
+            .await;
         let handled = ran.unwrap_or_else(|why| Handled::interrupted(why, CommitOutcome::Unknown));
         let answer = attempt.finish(&handled).await;
         execute::answer_after_running(&idempotency, answer, handled)

@@ -81,6 +81,7 @@ where
     let execution = Execution {
         idempotency: layer.shared.idempotency.clone(),
         policy: Arc::clone(rule.policy_for(read_only)),
+        verify: rule.verify.clone(),
         added_argument: rule.added_argument(tool).map(Box::from),
         read_only,
         is_listed: tool.is_some(),

@@ -7,7 +7,7 @@ use std::{
     any::Any,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -24,7 +24,7 @@ use self::transaction::Open;
 pub use self::transaction::{BeginError, LeaseTransaction};
 pub(super) use self::transaction::{Ending, Left};
 use crate::{
-    fingerprint::{DownstreamKey, DownstreamSeed},
+    fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
     store::{CallInfo, Lease, LeaseEnd, Store, StoreError, StoreErrorKind},
 };
 
@@ -80,7 +80,7 @@ impl LeaseHandle {
     /// change the name, as calls that are under way would then be made twice.
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> DownstreamKey {
-        self.held.watched().seed.key(step)
+        self.held.watched().seed.get().key(step)
     }
 
     /// Asks the store, now, whether this attempt still has its lease, and renews it. To be called
@@ -142,12 +142,49 @@ pub(super) struct Terms {
     pub(super) heartbeat: Duration,
 }
 
+/// Made when it is first asked for: most handlers pass no key on.
+pub(super) struct Seed {
+    made: OnceLock<DownstreamSeed>,
+    /// None for a call that nothing protects: no other call has its keys.
+    from: Option<(RecordId, Fingerprint, i64, Option<Secret>)>,
+}
+
+impl Seed {
+    pub(super) const fn new(
+        id: RecordId,
+        fingerprint: Fingerprint,
+        origin: i64,
+        secret: Option<Secret>,
+    ) -> Self {
+        Self {
+            made: OnceLock::new(),
+            from: Some((id, fingerprint, origin, secret)),
+        }
+    }
+
+    pub(super) const fn unique() -> Self {
+        Self {
+            made: OnceLock::new(),
+            from: None,
+        }
+    }
+
+    fn get(&self) -> &DownstreamSeed {
+        self.made.get_or_init(|| match &self.from {
+            Some((id, fingerprint, origin, secret)) => {
+                DownstreamSeed::new(id, fingerprint, *origin, secret.as_ref())
+            }
+            None => DownstreamSeed::unique(),
+        })
+    }
+}
+
 /// What does not depend on the store's type.
 pub(super) struct Watched {
     /// None in a call that nothing protects.
     pub(super) lease: Option<Lease>,
     pub(super) terms: Terms,
-    seed: DownstreamSeed,
+    seed: Seed,
     call: CallInfo,
     /// By this process's clock, and early: counted from before the store was asked.
     ends: Mutex<Instant>,
@@ -225,7 +262,7 @@ impl<S: Store> Kept<S> {
         lease: Option<Lease>,
         terms: Terms,
         asked: Instant,
-        seed: DownstreamSeed,
+        seed: Seed,
         call: CallInfo,
     ) -> Self {
         Self {

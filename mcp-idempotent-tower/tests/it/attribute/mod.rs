@@ -4,6 +4,7 @@ mod beside;
 #[cfg(feature = "metrics")]
 mod counted;
 mod definition;
+mod doubt;
 mod extractors;
 mod fidelity;
 mod generic;

@@ -224,7 +224,7 @@ async fn a_lease_is_kept_although_its_engine_is_gone() {
 #[test]
 fn a_runtime_that_has_ended_does_not_keep_another_from_renewing() {
     let server = faulty(|policy| policy.lease = seconds(120));
-    for key in ["in one", "in another"] {
+    for key in ["in-one", "in-another"] {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .start_paused(true)

@@ -35,7 +35,7 @@ async fn a_sweep_removes_what_has_expired_and_nothing_else() {
         assert_eq!(server.call(key, succeed("one")).await, own("one"));
     }
     assert_eq!(kept.call("kept", succeed("one")).await, own("one"));
-    server.leave_in_doubt("in doubt").await;
+    server.leave_in_doubt("in-doubt").await;
     sleep(seconds(31)).await;
     let by_two = settings(|settings| settings.batch = 2);
     assert_eq!(server.engine.sweep(&by_two).await.unwrap(), 3);

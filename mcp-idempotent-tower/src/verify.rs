@@ -1,0 +1,161 @@
+//! Calls in doubt, and the author's function that finds out about them.
+
+use std::{fmt, future::Future, pin::Pin};
+
+use mcp_idempotent_core::{self as core, DownstreamKey, HandlerResult as _, ResultKind};
+use rmcp::{handler::server::tool::IntoCallToolResult, model::JsonObject};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::{
+    call::Call,
+    result::{Handled, ToolResult},
+};
+
+/// A call in doubt: an attempt at it ended without telling whether it acted. What it asked is what
+/// the attempt was asked, but for the arguments that take no part in identity.
+pub struct InDoubt<'a> {
+    doubt: &'a core::InDoubtCall,
+    tool: &'a str,
+    arguments: Option<&'a JsonObject>,
+    added_argument: Option<&'a str>,
+}
+
+impl InDoubt<'_> {
+    /// The tool's name.
+    #[must_use]
+    pub const fn tool(&self) -> &str {
+        self.tool
+    }
+
+    /// The call's arguments, as the tool's own parameters.
+    ///
+    /// # Errors
+    ///
+    /// They do not parse.
+    pub fn parameters<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        let mut arguments = self.arguments.cloned().unwrap_or_default();
+        if let Some(name) = self.added_argument {
+            arguments.remove(name);
+        }
+        serde_json::from_value(Value::Object(arguments))
+    }
+
+    /// The key that the attempts before passed on for this step
+    /// ([`Attempt::downstream_key`](crate::Attempt::downstream_key)).
+    #[must_use]
+    pub fn downstream_key(&self, step: &str) -> DownstreamKey {
+        self.doubt.downstream_key(step)
+    }
+
+    /// How many attempts there were.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        self.doubt.attempts()
+    }
+}
+
+impl fmt::Debug for InDoubt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InDoubt")
+            .field("tool", &self.tool)
+            .field("attempts", &self.attempts())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the author's function found out about a call in doubt.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "the three findings there are")]
+pub enum Verdict {
+    /// It took effect, and this is its result: it is recorded, and given to the caller as a replay.
+    /// [`Verdict::committed`] makes it from whatever a tool may return.
+    Committed(Box<ToolResult>),
+    /// It took no effect, and will take none: the tool runs now.
+    NotCommitted,
+    /// Not known yet: the tool does not run, and a retry asks again.
+    Unknown,
+}
+
+impl Verdict {
+    /// It took effect, with this result.
+    #[must_use]
+    pub fn committed(result: impl IntoCallToolResult) -> Self {
+        Self::Committed(Box::new(result.into_call_tool_result()))
+    }
+
+    fn into_core(self) -> core::Verdict {
+        let result = match self {
+            Self::Committed(result) => *result,
+            Self::NotCommitted => return core::Verdict::NotCommitted,
+            Self::Unknown => return core::Verdict::Unknown,
+        };
+        let handled = Handled::returned(result);
+        if !matches!(
+            handled.kind(),
+            ResultKind::Success | ResultKind::ErrorResult
+        ) {
+            tracing::error!(
+                kind = ?handled.kind(),
+                "a call in doubt was said to be committed, with something that is not a result"
+            );
+            return core::Verdict::Unknown;
+        }
+        match handled.encode() {
+            Ok(response) => core::Verdict::Committed(response),
+            Err(error) => {
+                tracing::error!(%error, "the result of a call in doubt could not be encoded");
+                core::Verdict::Unknown
+            }
+        }
+    }
+}
+
+/// What a verifying function may return.
+pub trait IntoVerdict {
+    /// The finding. An error is logged, and says nothing of the call.
+    fn into_verdict(self) -> Verdict;
+}
+
+impl IntoVerdict for Verdict {
+    fn into_verdict(self) -> Verdict {
+        self
+    }
+}
+
+impl<E: fmt::Display> IntoVerdict for Result<Verdict, E> {
+    fn into_verdict(self) -> Verdict {
+        self.unwrap_or_else(|error| {
+            tracing::warn!(%error, "a call in doubt could not be verified");
+            Verdict::Unknown
+        })
+    }
+}
+
+/// A verdict on its way.
+pub type Verifying<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
+
+/// The author's function, at hand for one call.
+pub(crate) struct VerifyCall<'a, F> {
+    pub(crate) verify: F,
+    pub(crate) call: &'a Call,
+    pub(crate) added_argument: Option<&'a str>,
+}
+
+impl<F> core::Verify for VerifyCall<'_, F>
+where
+    F: for<'a> Fn(InDoubt<'a>) -> Verifying<'a> + Send + Sync,
+{
+    fn verify<'a>(
+        &'a self,
+        doubt: &'a core::InDoubtCall,
+    ) -> Pin<Box<dyn Future<Output = core::Verdict> + Send + 'a>> {
+        let call = InDoubt {
+            doubt,
+            tool: &self.call.name,
+            arguments: self.call.arguments.as_ref(),
+            added_argument: self.added_argument,
+        };
+        Box::pin(async move { (self.verify)(call).await.into_core() })
+    }
+}
