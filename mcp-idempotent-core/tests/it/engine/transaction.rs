@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{
-    Begun, CallInfo, CanonicalArguments, Engine, IdempotencyKey, Identity, OnDoubt, OnError, Policy,
-    Request, ResultKind, Scope, Secret, TransactionAttempt, engine::Interrupted,
+    Begun, CallInfo, CanonicalArguments, Engine, IdempotencyKey, Identity, OnDoubt, OnError,
+    Policy, Request, ResultKind, Scope, Secret, TransactionAttempt, engine::Interrupted,
     store::sqlite::SqliteStore,
 };
 use tempfile::TempDir;
@@ -155,14 +155,13 @@ async fn a_transaction_in_doubt_is_nobodys_to_find_out_about_whatever_is_said_of
         let mut attempt = server.begin().await.unwrap();
         let ended = attempt.run(|connection| {
             Box::pin(async move {
-                let commit = sqlx::raw_sql("COMMIT").execute(connection);
-                commit.await.unwrap();
+                // It is refused, and noticed.
+                drop(sqlx::raw_sql("COMMIT").execute(connection).await);
                 reply(ResultKind::Success, "one")
             })
         });
         let one = ended.await.unwrap();
-        let in_doubt =
-            Outcome::Refused("idempotency_outcome_unknown", "unknown", "ask_operator");
+        let in_doubt = Outcome::Refused("idempotency_outcome_unknown", "unknown", "ask_operator");
         let first = Outcome::from(attempt.finish(&one).await, Some(one));
         assert_eq!(first, in_doubt);
         let retry = server.call(reply(ResultKind::Success, "two")).await;
