@@ -134,7 +134,7 @@ async fn a_store_that_is_away_cannot_confirm_it_and_is_not_waited_for_beyond_the
         store.renew.set(Fault::None);
         done().await
     };
-    server.call_handled("k", handler).await;
+    assert_eq!(server.call_handled("k", handler).await, IN_DOUBT);
 
     // It can be away for a moment.
     let handler = async |handle: LeaseHandle| {

@@ -65,6 +65,18 @@ async fn renewals_stop_with_the_attempt_however_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_is_given_up_is_not_renewed_while_the_store_takes_its_time() {
+    let server = faulty(|policy| policy.lease = seconds(120));
+    let store = server.engine.store().clone();
+    store.abandon.set(Fault::Waits);
+    let failed = super::start(&server, "k", ends(ResultKind::ProtocolError, "timed out"));
+    sleep(HOUR).await;
+    assert_eq!(store.renewals(), 0);
+    store.abandon.set(Fault::None);
+    assert_eq!(failed.await.unwrap(), own("timed out"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_store_that_is_away_for_less_than_the_lease_costs_nothing() {
     for fault in [
         Fault::Fails,

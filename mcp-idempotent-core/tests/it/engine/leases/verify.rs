@@ -121,6 +121,17 @@ impl Server<Faulty> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nobody_is_asked_about_a_call_that_is_not_in_doubt() {
+    let server = verifying(|_| {});
+    let other_side = OtherSide::default();
+    let first = server.verified("k", &other_side, succeed("one")).await;
+    assert_eq!(first, own("one"));
+    let retry = server.verified("k", &other_side, never()).await;
+    assert_eq!(retry, replayed("one"));
+    assert_eq!(other_side.asked(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_committed_is_recorded_and_replayed_and_not_run() {
     let server = verifying(|_| {});
     server.leave_in_doubt("k").await;
