@@ -1,6 +1,7 @@
 //! A whole server behind the layer, through a real rmcp client and server.
 
 mod definitions;
+mod doubt;
 mod drops;
 mod fidelity;
 mod http;
