@@ -59,13 +59,15 @@ impl<S: Store> Engine<S> {
             observed.refused(&refusal);
             return Begun::Answer(Answer::Refused(refusal));
         }
-        let fail_open = request.policy.run_unprotected_when_store_is_unavailable;
-        let claiming = Claiming {
-            take_over: match request.policy.on_doubt {
-                OnDoubt::Fail => false,
-                OnDoubt::Rerun => true,
-                OnDoubt::Verify => request.verify.is_some(),
+        let rules = Rules {
+            fail_open: request.policy.run_unprotected_when_store_is_unavailable,
+            on_doubt: match request.policy.on_doubt {
+                OnDoubt::Verify if request.verify.is_none() => OnDoubt::Fail,
+                on_doubt => on_doubt,
             },
+        };
+        let claiming = Claiming {
+            on_doubt: rules.on_doubt,
             keep_origin: request
                 .identity
                 .as_ref()
@@ -78,7 +80,7 @@ impl<S: Store> Engine<S> {
             },
         };
         let claimed = self
-            .lead_or_answer(&request, fail_open, |claim| {
+            .lead_or_answer(&request, rules, |claim| {
                 let inner = Arc::clone(&self.inner);
                 // The claim may be committed when this caller is gone: somebody has to release it.
                 DetachOnDrop::new(async move {
@@ -107,7 +109,7 @@ impl<S: Store> Engine<S> {
             Led::Claimed {
                 held: Some(held),
                 context,
-            } => match (request.policy.on_doubt, request.verify) {
+            } => match (rules.on_doubt, request.verify) {
                 (OnDoubt::Verify, Some(verify)) if held.in_doubt => {
                     let mut noted = ObservedCall::unobserved();
                     let verified =
@@ -141,6 +143,7 @@ impl<S: Store> Engine<S> {
         };
         let kept = Kept::new(
             Arc::clone(&self.inner.store),
+            Arc::clone(&self.inner.heart),
             None,
             terms,
             Instant::now(),
@@ -149,16 +152,31 @@ impl<S: Store> Engine<S> {
         );
         let request = Request::unprotected(call, policy);
         LeaseAttempt::new(
-            HeldLease::new(Arc::new(kept), false, Duration::ZERO),
+            HeldLease::new(Arc::new(kept), false, Duration::ZERO, OnDoubt::Fail),
             Context::unprotected(&request),
         )
     }
 }
 
+/// What a call's mode and policy make of what is in its way.
+#[derive(Clone, Copy)]
+struct Rules {
+    fail_open: bool,
+    on_doubt: OnDoubt,
+}
+
+impl Rules {
+    /// Transactions are neither run again nor verified, whatever the policy says of leases.
+    const OF_TRANSACTIONS: Self = Self {
+        fail_open: false,
+        on_doubt: OnDoubt::Fail,
+    };
+}
+
 /// How a lease is claimed.
 #[derive(Clone, Copy)]
 struct Claiming {
-    take_over: bool,
+    on_doubt: OnDoubt,
     keep_origin: Duration,
     terms: Terms,
 }
@@ -184,18 +202,30 @@ impl<S: Store> Inner<S> {
             let RecordState::InDoubt { token, .. } = record.state else {
                 return Ok(Claimed::Found(record));
             };
-            if !claiming.take_over || record.fingerprint != claim.fingerprint {
+            if claiming.on_doubt == OnDoubt::Fail || record.fingerprint != claim.fingerprint {
                 return Ok(Claimed::Found(record));
             }
             let asked = Instant::now();
-            if let Some(lease) = self.store.take_over(&claim, token).await? {
-                let held = self.hold(lease, &claim, claiming, asked, true);
-                return Ok(Claimed::New(Some(held)));
-            }
-            // Somebody was faster; whoever it was decides.
             tries += 1;
-            if tries >= TAKE_OVERS {
-                return Ok(Claimed::InProgress);
+            match self.store.take_over(&claim, token).await {
+                Ok(Some(lease)) => {
+                    let held = self.hold(lease, &claim, claiming, asked, true);
+                    return Ok(Claimed::New(Some(held)));
+                }
+                // Somebody was faster; whoever it was decides.
+                Ok(None) if tries >= TAKE_OVERS => return Ok(Claimed::InProgress),
+                Ok(None) => {}
+                Err(error) if error.kind() == StoreErrorKind::Conflict && tries < TAKE_OVERS => {}
+                // An earlier attempt may have acted. That is more than a store that is away: nothing
+                // may be said of the effect, and nothing may run without protection.
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "a call in doubt could not be taken over"
+                    );
+                    return Ok(Claimed::Found(record));
+                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -216,6 +246,7 @@ impl<S: Store> Inner<S> {
         );
         let kept = Arc::new(Kept::new(
             Arc::clone(&self.store),
+            Arc::clone(&self.heart),
             Some(lease),
             claiming.terms,
             asked,
@@ -223,7 +254,7 @@ impl<S: Store> Inner<S> {
             claim.call.clone(),
         ));
         self.heart.keep(&kept);
-        HeldLease::new(kept, in_doubt, claiming.keep_origin)
+        HeldLease::new(kept, in_doubt, claiming.keep_origin, claiming.on_doubt)
     }
 }
 
@@ -238,7 +269,7 @@ impl<S: TransactionStore> Engine<S> {
             ..request
         };
         let claimed = self
-            .lead_or_answer(&request, false, |claim| {
+            .lead_or_answer(&request, Rules::OF_TRANSACTIONS, |claim| {
                 let call = request.call.clone();
                 async move { self.inner.store.begin(&call, claim.as_ref()).await }
             })
@@ -303,7 +334,7 @@ impl<S: Store> Engine<S> {
     async fn lead_or_answer<C, F>(
         &self,
         request: &Request<'_>,
-        fail_open: bool,
+        rules: Rules,
         claim_with: impl Fn(Option<Claim>) -> F,
     ) -> Led<C>
     where
@@ -325,7 +356,7 @@ impl<S: Store> Engine<S> {
         match self.inner.check_secret(&request.call).await {
             Ok(()) => {}
             Err(Unchecked::AnotherSecret) => return answer::another_secret().into(),
-            Err(Unchecked::Store(error)) if fail_open && error.is_transient() => {
+            Err(Unchecked::Store(error)) if rules.fail_open && error.is_transient() => {
                 return Led::Unprotected;
             }
             Err(Unchecked::Store(error)) => return answer::store_unavailable(error).into(),
@@ -362,27 +393,31 @@ impl<S: Store> Engine<S> {
                         entry = Entry::Lead(leader);
                         continue;
                     }
-                    return self.wake(woken, request, identity).await;
+                    return self.wake(woken, request, identity, rules).await;
                 }
             }
         };
-        self.claim_as_leader(leader, request, identity, patience, fail_open, claim_with)
+        self.claim_as_leader(leader, request, identity, patience, rules, claim_with)
             .await
     }
 
     /// A waiter is answered by what the leader found or made.
-    async fn wake<C>(&self, wake: Wake, request: &Request<'_>, identity: &Identity) -> Led<C> {
+    async fn wake<C>(
+        &self,
+        wake: Wake,
+        request: &Request<'_>,
+        identity: &Identity,
+        rules: Rules,
+    ) -> Led<C> {
         // A right that was withdrawn while the caller waited counts.
         if let Err(refusal) = request.check().await {
             return refusal.into();
         }
         match wake {
-            Wake::Record(record) => {
-                match answer::decide(record, identity, request.policy.on_doubt, true) {
-                    Decision::Answer(answer) => Led::Answer(answer),
-                    Decision::InProgress => answer::in_progress().into(),
-                }
-            }
+            Wake::Record(record) => match answer::decide(record, identity, rules.on_doubt, true) {
+                Decision::Answer(answer) => Led::Answer(answer),
+                Decision::InProgress => answer::in_progress().into(),
+            },
             Wake::InputRequired(response) => Led::Answer(Answer::Replayed(super::Replay {
                 response,
                 at: None,
@@ -400,7 +435,7 @@ impl<S: Store> Engine<S> {
         request: &Request<'_>,
         identity: &Identity,
         patience: Patience,
-        fail_open: bool,
+        rules: Rules,
         claim_with: impl Fn(Option<Claim>) -> F,
     ) -> Led<C>
     where
@@ -440,8 +475,7 @@ impl<S: Store> Engine<S> {
                     return answer::conflict().into();
                 }
                 Ok(Claimed::Found(record)) => {
-                    let on_doubt = request.policy.on_doubt;
-                    match answer::decide(record.clone(), identity, on_doubt, false) {
+                    match answer::decide(record.clone(), identity, rules.on_doubt, false) {
                         Decision::Answer(answer) => {
                             leader.share(&record);
                             return Led::Answer(answer);
@@ -457,7 +491,7 @@ impl<S: Store> Engine<S> {
                     continue;
                 }
                 Err(error) => {
-                    if fail_open && error.is_transient() {
+                    if rules.fail_open && error.is_transient() {
                         tracing::warn!(
                             error = &error as &dyn std::error::Error,
                             "idempotency store failed; the handler runs without any protection"

@@ -15,7 +15,7 @@ use crate::{
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     outcome::{HandlerResult, ResultKind},
-    policy::Policy,
+    policy::{OnDoubt, Policy},
     record::{Record, RecordState, Timestamp},
     store::{Ended, LeaseEnd, Store},
     telemetry::{ObservedCall, Outcome},
@@ -30,6 +30,8 @@ pub(in crate::engine) struct HeldLease<S: Store> {
     started: bool,
     /// For how long a released key remembers where it comes from.
     keep_origin: Duration,
+    /// What a retry will find, if this attempt leaves doubt.
+    on_doubt: OnDoubt,
     finished: bool,
 }
 
@@ -38,12 +40,14 @@ impl<S: Store> HeldLease<S> {
         kept: Arc<Kept<S>>,
         in_doubt: bool,
         keep_origin: Duration,
+        on_doubt: OnDoubt,
     ) -> Self {
         Self {
             kept,
             in_doubt,
             started: false,
             keep_origin,
+            on_doubt,
             finished: false,
         }
     }
@@ -54,8 +58,10 @@ impl<S: Store> HeldLease<S> {
 
     /// Frees the key. What was never started leaves no trace, unless an attempt before it was.
     async fn release(&mut self, acted: bool) {
+        self.kept.end();
+        let released = release(&self.kept, acted, self.keep_origin).await;
         self.finished = true;
-        if let Err(error) = release(&self.kept, acted, self.keep_origin).await {
+        if let Err(error) = released {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "a claim could not be released; its call is in doubt once the lease ends"
@@ -64,8 +70,10 @@ impl<S: Store> HeldLease<S> {
     }
 
     pub(in crate::engine) async fn abandon(&mut self) {
+        self.kept.end();
+        let abandoned = abandon(&self.kept).await;
         self.finished = true;
-        if let Err(error) = abandon(&self.kept).await {
+        if let Err(error) = abandoned {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "an attempt in doubt could not be told to the store; its lease will lapse"
@@ -143,6 +151,7 @@ impl<S: Store> LeaseAttempt<S> {
 
     /// Runs the handler, in this task. A handler that holds a
     /// [transaction](crate::engine::LeaseTransaction) for longer than the store allows is dropped.
+    /// One that goes on after its lease is lost keeps nobody waiting any more.
     ///
     /// # Errors
     ///
@@ -150,15 +159,26 @@ impl<S: Store> LeaseAttempt<S> {
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
         self.held.started = true;
-        let kept = &self.held.kept;
-        let handler = holding(&self.context, AssertUnwindSafe(handler).catch_unwind());
-        if kept.store.transaction_limit().is_none() {
-            return handler.await.map_err(|_| Interrupted::Panicked);
-        }
+        let (kept, context) = (&self.held.kept, &self.context);
+        let handler = holding(context, AssertUnwindSafe(handler).catch_unwind());
+        let over_time = async {
+            match kept.store.transaction_limit() {
+                Some(_) => kept.over_time().await,
+                None => std::future::pending().await,
+            }
+        };
+        let lost = async {
+            kept.lost().await;
+            if let Some(protected) = &context.protected {
+                protected.leader.resign();
+            }
+            std::future::pending().await
+        };
         tokio::select! {
             biased;
             ended = handler => ended.map_err(|_| Interrupted::Panicked),
-            () = kept.over_time() => Err(Interrupted::OverTime),
+            () = over_time => Err(Interrupted::OverTime),
+            () = lost => unreachable!("it waits for ever"),
         }
     }
 
@@ -186,6 +206,7 @@ impl<S: Store> LeaseAttempt<S> {
             },
         } = self;
         let kind = result.kind();
+        held.kept.returned();
         let left = held.kept.close_transaction();
         let Some(protected) = protected else {
             return end_unprotected(kind, left).await;
@@ -284,7 +305,7 @@ async fn complete<S: Store>(
         }
         Ok(LeaseEnd::Fenced) => {
             observed.note(Outcome::Fenced);
-            protected.refuse(answer::fenced(policy.on_doubt))
+            protected.refuse(answer::fenced(held.on_doubt))
         }
         Err(error) => {
             // The effect has happened and its result is known: the one caller who is here gets
@@ -340,12 +361,12 @@ async fn complete_with<S: Store>(
         Ended::Fenced | Ended::Lost(_) | Ended::LostInProgress => {
             held.finished = true;
             observed.note(Outcome::Fenced);
-            protected.refuse(answer::fenced(policy.on_doubt))
+            protected.refuse(answer::fenced(held.on_doubt))
         }
         Ended::Aborted(error) => {
             observed.note(Outcome::LeftInDoubt);
             held.abandon().await;
-            protected.refuse(answer::not_committed_after_acting(error, policy.on_doubt))
+            protected.refuse(answer::not_committed_after_acting(error, held.on_doubt))
         }
         Ended::EndedByHandler => {
             observed.note(Outcome::LeftInDoubt);
@@ -370,10 +391,9 @@ async fn end_unprotected(kind: ResultKind, left: Left) -> Answer {
         }
         Left::Transaction(transaction) => match transaction.commit().await {
             Ended::AsAsked(_) => Answer::Executed,
-            Ended::Aborted(error) => Answer::Refused(answer::not_committed_after_acting(
-                error,
-                crate::policy::OnDoubt::Fail,
-            )),
+            Ended::Aborted(error) => {
+                Answer::Refused(answer::not_committed_after_acting(error, OnDoubt::Fail))
+            }
             Ended::EndedByHandler => Answer::Refused(answer::ended_by_handler()),
             Ended::Unknown(error) => Answer::Refused(answer::commit_unknown(error)),
             Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced => {
