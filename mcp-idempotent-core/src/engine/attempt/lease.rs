@@ -3,7 +3,7 @@
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, time::sleep};
 use tracing::Instrument as _;
 
 use super::{Context, Interrupted, Protected, end_without_record, holding};
@@ -20,6 +20,10 @@ use crate::{
     store::{Ended, LeaseEnd, Store},
     telemetry::{ObservedCall, Outcome},
 };
+
+/// Between two tries to record a result while the store fails.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// A lease that somebody has to finish. Dropped while nobody can have acted it is released, after
 /// that its record is in doubt.
@@ -217,7 +221,7 @@ impl<S: Store> LeaseAttempt<S> {
             Left::StillHeld => {
                 observed.note(Outcome::LeftInDoubt);
                 held.abandon().await;
-                return protected.refuse(answer::still_held());
+                return protected.refuse(answer::still_held(held.on_doubt));
             }
         };
         let plan = match plan::lease(kind, policy.on_error, protected.identity.kind) {
@@ -331,8 +335,25 @@ impl<S: Store> HeldLease<S> {
         let Some(lease) = self.kept.lease() else {
             return Ok(LeaseEnd::Fenced);
         };
-        let completion = protected.completion(policy, response);
-        let ended = self.kept.store.complete(lease, completion).await;
+        let mut pause = FIRST_PAUSE;
+        let ended = loop {
+            let completion = protected.completion(policy, response);
+            let ended = self.kept.store.complete(lease, completion).await;
+            let left = self.kept.left();
+            match ended {
+                // The result is known, and only while the lease lasts can it be kept: giving up
+                // would leave to an operator what a moment may mend.
+                Err(error) if error.is_transient() && !left.is_zero() => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "a result could not be recorded; trying again while the lease lasts"
+                    );
+                    sleep(pause.min(left)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                ended => break ended,
+            }
+        };
         self.finished = true;
         ended
     }
@@ -371,7 +392,7 @@ async fn complete_with<S: Store>(
         Ended::EndedByHandler => {
             observed.note(Outcome::LeftInDoubt);
             held.abandon().await;
-            protected.refuse(answer::ended_by_handler())
+            protected.refuse(answer::ended_by_handler(held.on_doubt))
         }
         // The commit may still be under way: the lease lapses into doubt, or is completed.
         Ended::Unknown(error) => {
@@ -384,7 +405,7 @@ async fn complete_with<S: Store>(
 async fn end_unprotected(kind: ResultKind, left: Left) -> Answer {
     match left {
         Left::Nothing => Answer::Executed,
-        Left::StillHeld => Answer::Refused(answer::still_held()),
+        Left::StillHeld => Answer::Refused(answer::still_held(OnDoubt::Fail)),
         Left::Transaction(transaction) if !commits(kind) => {
             drop(transaction.roll_back().await);
             Answer::Executed
@@ -394,7 +415,7 @@ async fn end_unprotected(kind: ResultKind, left: Left) -> Answer {
             Ended::Aborted(error) => {
                 Answer::Refused(answer::not_committed_after_acting(error, OnDoubt::Fail))
             }
-            Ended::EndedByHandler => Answer::Refused(answer::ended_by_handler()),
+            Ended::EndedByHandler => Answer::Refused(answer::ended_by_handler(OnDoubt::Fail)),
             Ended::Unknown(error) => Answer::Refused(answer::commit_unknown(error)),
             Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced => {
                 Answer::Refused(answer::in_progress())

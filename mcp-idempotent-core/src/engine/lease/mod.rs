@@ -288,6 +288,11 @@ impl<S: Store> Kept<S> {
         self.watched.lease.as_ref()
     }
 
+    /// How much of the lease is left, as far as this process knows.
+    pub(super) fn left(&self) -> Duration {
+        self.watched.left()
+    }
+
     /// The handler has returned. The lease is still renewed, so that it lasts until the result is
     /// recorded, but nothing is reported of it.
     pub(super) fn returned(&self) {
