@@ -130,13 +130,12 @@ impl PostgresStore {
         batch.push(';');
         match claim {
             Some(claim) => {
-                batch.push_str(&self.open(mark, claim, look_up));
+                self.push_open(&mut batch, mark, claim, look_up);
                 if look_up {
-                    batch.push_str(&self.seen_call(claim));
+                    self.push_seen(&mut batch, claim);
                 }
             }
-            None => batch
-                .push_str(&self.call(Name::OpenUnclaimed, &[mark.literal(), self.idle_timeout()])),
+            None => self.push(&mut batch, Name::OpenUnclaimed, &[mark.argument()]),
         }
         batch
     }
@@ -272,6 +271,9 @@ impl PostgresStore {
             let look_up = self.look_up_call(claim);
             // A serializable look-up would be one more party to others' conflicts.
             let in_transaction = make_room || self.is_serializable();
+            if !in_transaction && let Some(found) = self.look_up_bound(connection, claim).await? {
+                return Ok(found);
+            }
             let batch = if make_room {
                 let expire = self.call(Name::Expire, &id_arguments(claim));
                 format!("BEGIN ISOLATION LEVEL READ COMMITTED;{expire}{look_up}COMMIT;")

@@ -9,7 +9,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, PgPool};
 
-use super::{Inner, PostgresStore, SchemaName, Statements};
+use super::{Inner, Locks, PostgresStore, SchemaName, Statements};
 use crate::store::{CallInfo, StoreError};
 
 /// The isolation level of a handler's transaction. It is put inside BEGIN, because Postgres
@@ -168,16 +168,17 @@ impl PostgresStoreBuilder {
     pub(super) fn build_with(self, schema: SchemaName) -> PostgresStore {
         PostgresStore {
             inner: Arc::new(Inner {
-                statements: Statements::new(&schema),
+                statements: Statements::new(&schema, self.idle_timeout),
+                locks: Locks::new(&schema),
                 pool: self.pool,
                 schema,
                 isolation: self.isolation,
                 lookup_first: self.lookup_first,
                 acquire_timeout: self.acquire_timeout,
-                idle_timeout: self.idle_timeout,
                 recovery_timeout: self.recovery_timeout,
                 on_begin: self.on_begin,
                 prepared: AtomicBool::new(self.prepared_statements),
+                bound: AtomicBool::new(self.prepared_statements),
                 serializable: AtomicBool::new(false),
             }),
         }
