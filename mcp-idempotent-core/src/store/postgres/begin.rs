@@ -90,6 +90,7 @@ impl PostgresStore {
             let mark = Mark::new();
             let batch = self.begin_batch(mark, claim, !serializable);
             let Err(error) = connection.begin(batch).await else {
+                self.found_prepared(unprepared == 0);
                 let transaction = PgTransaction { connection, mark };
                 return self.set_up(transaction, call).await.map(Claimed::New);
             };
@@ -257,6 +258,14 @@ impl PostgresStore {
         Ok(())
     }
 
+    /// Our names were known, without having been prepared right before.
+    fn found_prepared(&self, at_once: bool) {
+        let names_last = &self.inner.names_last;
+        if at_once && self.prepared() && !names_last.load(Ordering::Relaxed) {
+            names_last.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Looks a record up on a connection outside any transaction, in one round trip. With
     /// `make_room` it also removes a record that has expired: inside a serializable transaction
     /// even looking for one would make unrelated calls fail to serialise.
@@ -283,7 +292,10 @@ impl PostgresStore {
                 look_up
             };
             match run(connection, batch).await.into_last_row() {
-                Ok(row) => return row.as_ref().map(Stored::read).transpose(),
+                Ok(row) => {
+                    self.found_prepared(!again);
+                    return row.as_ref().map(Stored::read).transpose();
+                }
                 Err(error)
                     if self.prepared()
                         && error::sqlstate(&error).as_deref()

@@ -178,7 +178,8 @@ impl PostgresStoreBuilder {
                 recovery_timeout: self.recovery_timeout,
                 on_begin: self.on_begin,
                 prepared: AtomicBool::new(self.prepared_statements),
-                bound: AtomicBool::new(self.prepared_statements),
+                names_last: AtomicBool::new(false),
+                bound: AtomicBool::new(true),
                 serializable: AtomicBool::new(false),
             }),
         }

@@ -115,7 +115,10 @@ struct Inner {
     locks: Locks,
     /// Prepared names are in use; cleared for good when they turn out not to last.
     prepared: AtomicBool,
-    /// Statements of sqlx's are in use as well; cleared for good where the pool keeps none.
+    /// A prepared name was seen to outlive the transaction that it was made before, so that
+    /// statements of sqlx's may be relied on too.
+    names_last: AtomicBool,
+    /// Cleared for good where the pool keeps no statements of sqlx's.
     bound: AtomicBool,
     /// A transaction was seen to be serializable.
     serializable: AtomicBool,

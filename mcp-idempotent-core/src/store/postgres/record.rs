@@ -9,7 +9,7 @@ use sqlx::{
 };
 
 use super::{
-    PostgresStore, error, id_arguments,
+    Inner, PostgresStore, error, id_arguments,
     statement::{Argument, Name, bytes, unhex},
 };
 use crate::{
@@ -89,13 +89,18 @@ fn completed_at(row: &PgRow) -> Result<Timestamp, sqlx::Error> {
 
 impl PostgresStore {
     /// Looks a record up by a statement of sqlx's, whose values are bound: the cheapest way there
-    /// is, where a look-up has a round trip to itself. `None` where that way is closed.
+    /// is, where a look-up has a round trip to itself. `None` where that way is closed: behind a
+    /// pooler such a statement, whose name is no hash, may be anybody's.
     pub(super) async fn look_up_bound(
         &self,
         connection: &mut PgConnection,
         claim: &Claim,
     ) -> Result<Option<Option<Stored>>, sqlx::Error> {
-        if !self.prepared() || !self.inner.bound.load(Ordering::Relaxed) {
+        let Inner {
+            names_last, bound, ..
+        } = &*self.inner;
+        let is_open = names_last.load(Ordering::Relaxed) && bound.load(Ordering::Relaxed);
+        if !is_open || !self.prepared() {
             return Ok(None);
         }
         let found = sqlx::query(AssertSqlSafe(self.inner.statements.look_up_bound()))
@@ -108,13 +113,14 @@ impl PostgresStore {
                 // A pool that keeps no statements prepares this one each time, for another round
                 // trip, and leaves it with the server.
                 if connection.cached_statements_size() == 0 {
-                    self.inner.bound.store(false, Ordering::Relaxed);
+                    bound.store(false, Ordering::Relaxed);
                 }
                 row.as_ref().map(Stored::read).transpose().map(Some)
             }
             // sqlx's statements are gone (`DEALLOCATE ALL`), or another session's (a pooler).
             // The other way finds out which.
             Err(error) if error::is_about_prepared_name(&error) => {
+                names_last.store(false, Ordering::Relaxed);
                 connection.clear_cached_statements().await?;
                 Ok(None)
             }
