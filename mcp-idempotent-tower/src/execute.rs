@@ -12,7 +12,7 @@ use rmcp::{ErrorData, handler::server::tool::IntoCallToolResult, model::CallTool
 
 use crate::{
     call::{Call, NotCalled},
-    idempotency::Idempotency,
+    idempotency::{AnnotatedTool, Idempotency},
     options::ToolOptions,
     result::{self, Handled, ToolResult},
     wire,
@@ -76,7 +76,10 @@ where
         + Send
         + 'static,
 {
-    let policy = idempotency.policy_of(options);
+    let AnnotatedTool {
+        policy,
+        added_argument,
+    } = idempotency.annotated(options);
     let mut attempt = match begin!(begin_transaction, idempotency, &policy, &call, true) {
         Err(refusal) => return refuse(idempotency, &refusal),
         Ok(Begun::Answer(answer)) => return answer_without_running(idempotency, answer),
@@ -85,7 +88,7 @@ where
         Ok(Begun::Attempt(attempt)) => attempt,
     };
     // In a box: the futures below each have a place for it.
-    let call = Box::new(without_added_argument(call, options));
+    let call = Box::new(without_argument(call, added_argument));
     let idempotency = idempotency.clone();
     let handler = handler();
     let running = idempotency.executions().enter();
@@ -112,7 +115,10 @@ where
     S: Store,
     H: FnOnce(Call) -> BoxFuture<'static, Result<Outcome, NotCalled>> + Send + 'static,
 {
-    let policy = idempotency.policy_of(options);
+    let AnnotatedTool {
+        policy,
+        added_argument,
+    } = idempotency.annotated(options);
     let attempt = match begin!(begin, idempotency, &policy, &call, true) {
         Err(refusal) => return refuse(idempotency, &refusal),
         Ok(Begun::Answer(answer)) => return answer_without_running(idempotency, answer),
@@ -120,7 +126,7 @@ where
         Ok(Begun::Unprotected) => None,
     };
     // In a box: the futures below each have a place for it.
-    let call = Box::new(without_added_argument(call, options));
+    let call = Box::new(without_argument(call, added_argument));
     let idempotency = idempotency.clone();
     let handler = handler();
     let running = idempotency.executions().enter();
@@ -209,8 +215,8 @@ fn identity_of<'a, S: Store>(
     Ok(Request::new(CallInfo::new(tool, scope), identity, policy).with_round(call.round()))
 }
 
-fn without_added_argument(mut call: Call, options: &ToolOptions) -> Call {
-    if let Some(name) = options.added_argument()
+fn without_argument(mut call: Call, added: Option<&str>) -> Call {
+    if let Some(name) = added
         && let Some(arguments) = &mut call.arguments
     {
         arguments.remove(name);
