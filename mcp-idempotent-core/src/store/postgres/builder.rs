@@ -117,7 +117,8 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Whether our statements are prepared on each connection; they are unless said otherwise.
+    /// Whether our statements are prepared on each connection; they are unless said otherwise. A
+    /// look-up that has a round trip to itself is then one of sqlx's cached statements.
     /// A store behind a pooler in transaction mode finds out by itself that prepared names do not
     /// last there; switching them off saves it the attempt.
     pub fn with_prepared_statements(mut self, prepared_statements: bool) -> Self {
