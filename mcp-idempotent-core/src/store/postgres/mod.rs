@@ -48,6 +48,8 @@ mod end;
 mod error;
 mod inspect;
 mod lease;
+mod literal;
+mod lock;
 mod record;
 mod recovery;
 mod schema;
@@ -57,6 +59,7 @@ mod sweep;
 mod transaction;
 
 use std::{
+    borrow::Cow,
     fmt,
     hash::{BuildHasher, RandomState},
     sync::{
@@ -66,14 +69,18 @@ use std::{
     time::Duration,
 };
 
-use sha2::{Digest, Sha256};
 use sqlx::{PgConnection, PgPool};
 
 pub use self::{
     builder::{Isolation, OnBegin, PostgresStoreBuilder},
     transaction::PgTransaction,
 };
-use self::{connection::Leased, schema::SchemaName, statement::Statements};
+use self::{
+    connection::Leased,
+    lock::Locks,
+    schema::SchemaName,
+    statement::{Argument, Statements},
+};
 use super::{
     CallInfo, Claim, Claimed, Completion, End, Ended, Inspected, Lease, LeaseEnd, Reach, Store,
     StoreError, StoreErrorKind, TransactionStore,
@@ -102,12 +109,17 @@ struct Inner {
     isolation: Option<Isolation>,
     lookup_first: bool,
     acquire_timeout: Duration,
-    idle_timeout: Duration,
     recovery_timeout: Duration,
     on_begin: Option<OnBegin>,
     statements: Statements,
+    locks: Locks,
     /// Prepared names are in use; cleared for good when they turn out not to last.
     prepared: AtomicBool,
+    /// A prepared name was seen to outlive the transaction that it was made before, so that
+    /// statements of sqlx's may be relied on too.
+    names_last: AtomicBool,
+    /// Cleared for good where the pool keeps no statements of sqlx's.
+    bound: AtomicBool,
     /// A transaction was seen to be serializable.
     serializable: AtomicBool,
 }
@@ -181,41 +193,37 @@ impl PostgresStore {
         self.inner.statements.call(self.prepared(), name, arguments)
     }
 
+    /// Adds a call of one of our statements, as this store calls them now.
+    fn push(&self, batch: &mut String, name: statement::Name, arguments: &[Argument<'_>]) {
+        self.inner
+            .statements
+            .push(batch, self.prepared(), name, arguments);
+    }
+
     /// Tries the locks of `claim`, and with `look_up` refuses a serializable transaction.
     fn open(&self, mark: Mark, claim: &Claim, look_up: bool) -> String {
-        let id = claim.id.as_bytes();
-        let call = self.lock_key(b"call", id, &claim.fingerprint.to_stored());
-        let key = self.lock_key(b"key", id, &[]);
-        self.call(
-            statement::Name::Open,
+        let mut sql = String::new();
+        self.push_open(&mut sql, mark, claim, look_up);
+        sql
+    }
+
+    fn push_open(&self, batch: &mut String, mark: Mark, claim: &Claim, look_up: bool) {
+        // With a level of ours in BEGIN there is nothing to find out.
+        let name = if look_up && self.inner.isolation.is_none() {
+            statement::Name::OpenUnlessSerializable
+        } else {
+            statement::Name::Open
+        };
+        let locks = &self.inner.locks;
+        self.push(
+            batch,
+            name,
             &[
-                mark.literal(),
-                self.idle_timeout(),
-                call.to_string(),
-                key.to_string(),
-                look_up.to_string(),
+                mark.argument(),
+                Argument::Integer(locks.of_call(claim)),
+                Argument::Integer(locks.of_key(claim)),
             ],
-        )
-    }
-
-    fn idle_timeout(&self) -> String {
-        let millis = i32::try_from(self.inner.idle_timeout.as_millis()).unwrap_or(i32::MAX);
-        statement::text(&millis.to_string())
-    }
-
-    /// Advisory locks are one space for the whole database, so the schema takes part.
-    fn lock_key(&self, what: &[u8], id: &[u8; 32], fingerprint: &[u8]) -> i64 {
-        let mut hash = Sha256::new();
-        hash.update(b"mcp-idempotent ");
-        hash.update(what);
-        hash.update([0]);
-        hash.update(self.inner.schema.as_str());
-        hash.update([0]);
-        hash.update(id);
-        hash.update(fingerprint);
-        let digest: [u8; 32] = hash.finalize().into();
-        let [a, b, c, d, e, f, g, h, ..] = digest;
-        i64::from_be_bytes([a, b, c, d, e, f, g, h])
+        );
     }
 }
 
@@ -230,14 +238,20 @@ fn id_arguments(claim: &Claim) -> [String; 2] {
     ]
 }
 
-/// The tool's name and the key's prefix as two arguments.
-fn label_arguments(claim: &Claim) -> [String; 2] {
+/// The tool's name and the key's prefix, as they are stored.
+fn labels(claim: &Claim) -> (Cow<'_, str>, Option<Cow<'_, str>>) {
     let prefix = claim
         .key_prefix
         .as_deref()
         .map(|prefix| statement::plain(prefix, crate::key::VISIBLE_PREFIX));
+    (statement::plain(&claim.call.tool, TOOL_LENGTH), prefix)
+}
+
+/// The tool's name and the key's prefix as two arguments.
+fn label_arguments(claim: &Claim) -> [String; 2] {
+    let (tool, prefix) = labels(claim);
     [
-        statement::text(&statement::plain(&claim.call.tool, TOOL_LENGTH)),
+        statement::text(&tool),
         statement::text_or_null(prefix.as_deref()),
     ]
 }
@@ -253,6 +267,10 @@ impl Mark {
         static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let random = KEYS.hash_one(COUNT.fetch_add(1, Ordering::Relaxed)) >> 1;
         Self(-i64::try_from(random).unwrap_or(i64::MAX).max(1))
+    }
+
+    const fn argument(self) -> Argument<'static> {
+        Argument::Integer(self.0)
     }
 
     fn literal(self) -> String {

@@ -9,6 +9,7 @@ mod endings;
 mod faults;
 mod interference;
 mod leases;
+mod look_up;
 mod lost_commit;
 mod migration;
 mod proxy;
