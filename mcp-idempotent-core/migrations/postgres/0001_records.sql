@@ -13,26 +13,41 @@ CREATE TABLE IF NOT EXISTS {schema}.records (
     id           bytea       NOT NULL,
     -- One byte of version, then 32 of digest.
     fingerprint  bytea       NOT NULL,
-    -- 0 in progress, 1 completed, 2 in doubt, 3 tombstone (expired, its result removed).
+    -- 0 in progress, 1 completed, 2 in doubt, 3 tombstone (expired, its result removed), 4 released
+    -- (the key is free; kept for its origin and its trail).
     state        smallint    NOT NULL,
-    -- Above zero: the fencing token of a lease. Below zero: the mark of the transaction that
-    -- wrote the record together with its effect.
+    -- Above zero: the fencing token of a lease, or of an operator's resolution. Below zero: the
+    -- mark of the transaction that wrote the record together with its effect.
     token        bigint      NOT NULL,
+    -- Lease mode: the token of the first attempt. NULL: the next attempt is a first one.
+    origin       bigint,
+    -- Since the origin.
     attempts     integer     NOT NULL,
     tool         text        NOT NULL,
     -- At most 8 characters.
     key_prefix   text,
     -- NULL when completed: the result was too large to keep.
     response     bytea,
-    -- While in progress.
+    -- While in progress. A heartbeat writes this column and no other. No index may have it, neither
+    -- as a column nor in its predicate, so that a renewal stays within its page (a HOT update) and
+    -- touches no index.
     lease_until  timestamptz,
+    -- Lease mode: for how many microseconds the record is kept once it is in doubt.
+    in_doubt_retention bigint,
     created_at   timestamptz NOT NULL,
+    -- Of the result, or when the attempt said that it is in doubt.
     completed_at timestamptz,
-    -- When a sweep is to look at the record; NULL in progress and in doubt. The end of retention,
-    -- and in a tombstone its own end.
+    -- When a sweep is to look at the record: the end of its retention (completed, in doubt), of a
+    -- tombstone, or of what is kept of a free key. In progress: not before the lease and the
+    -- retention in doubt have ended as they were claimed; the sweep moves it on after renewals.
     expires_at   timestamptz,
-    -- The end of the tombstone.
+    -- Completed: the end of the tombstone.
     purge_at     timestamptz,
+    -- An operator's resolution: 1 committed, 2 not committed, 3 released; by whom, why, when.
+    resolved_kind smallint,
+    resolved_by  text,
+    resolved_why text,
+    resolved_at  timestamptz,
     CONSTRAINT mcp_idempotent_records_pkey PRIMARY KEY (id)
 );
 
@@ -40,6 +55,11 @@ CREATE TABLE IF NOT EXISTS {schema}.records (
 -- ever seen and matches every sweep. Records arrive nearly in the order of their expiry, so the
 -- B-tree grows at its right edge.
 CREATE INDEX IF NOT EXISTS records_expires_at ON {schema}.records (expires_at);
+
+-- What is not completed, for an operator's listing: a small part of the table, and no part of it is
+-- written by transaction mode.
+CREATE INDEX IF NOT EXISTS records_open ON {schema}.records (created_at, id)
+    WHERE state IN (0, 2, 4);
 
 ALTER TABLE {schema}.records SET (autovacuum_vacuum_scale_factor = 0.05);
 

@@ -10,7 +10,7 @@ use super::{
     error::{self, answer},
     id_arguments,
     record::Stored,
-    statement::Name,
+    statement::{Argument, Name},
 };
 use crate::{
     record::Record,
@@ -136,7 +136,14 @@ impl PostgresStore {
                     self.push_seen(&mut batch, claim);
                 }
             }
-            None => self.push(&mut batch, Name::OpenUnclaimed, &[mark.argument()]),
+            None => self.push(
+                &mut batch,
+                Name::OpenUnclaimed,
+                &[
+                    mark.argument(),
+                    Argument::Integer(self.inner.locks.of_transaction(mark)),
+                ],
+            ),
         }
         batch
     }
@@ -242,7 +249,10 @@ impl PostgresStore {
         again: bool,
     ) -> Result<(), sqlx::Error> {
         if !again {
-            match run(connection, self.inner.statements.prepare()).await.error {
+            // One implicit transaction, so that the bound ends with it. Preparing waits for whoever
+            // has locked the table.
+            let batch = format!("{}{}", self.lock_bound(), self.inner.statements.prepare());
+            match run(connection, batch).await.error {
                 None => return Ok(()),
                 Some(error)
                     if error::sqlstate(&error).as_deref()

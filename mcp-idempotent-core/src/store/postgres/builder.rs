@@ -53,6 +53,7 @@ pub struct PostgresStoreBuilder {
     acquire_timeout: Duration,
     idle_timeout: Duration,
     recovery_timeout: Duration,
+    lock_timeout: Duration,
     prepared_statements: bool,
     on_begin: Option<OnBegin>,
 }
@@ -67,6 +68,7 @@ impl PostgresStoreBuilder {
             acquire_timeout: PostgresStore::DEFAULT_ACQUIRE_TIMEOUT,
             idle_timeout: PostgresStore::DEFAULT_IDLE_TIMEOUT,
             recovery_timeout: PostgresStore::DEFAULT_RECOVERY_TIMEOUT,
+            lock_timeout: PostgresStore::DEFAULT_LOCK_TIMEOUT,
             prepared_statements: true,
             on_begin: None,
         }
@@ -114,6 +116,15 @@ impl PostgresStoreBuilder {
     /// [`PostgresStore::DEFAULT_RECOVERY_TIMEOUT`] unless said otherwise.
     pub fn with_recovery_timeout(mut self, timeout: Duration) -> Self {
         self.recovery_timeout = timeout;
+        self
+    }
+
+    /// How long a statement of lease mode, or of an operator, waits for a lock that somebody else
+    /// holds on our table or on a record (a migration, a backup, an open transaction), before it is
+    /// answered as busy; [`PostgresStore::DEFAULT_LOCK_TIMEOUT`] unless said otherwise. The handlers'
+    /// own transactions keep the session's setting.
+    pub fn with_lock_timeout(mut self, timeout: Duration) -> Self {
+        self.lock_timeout = timeout;
         self
     }
 
@@ -177,6 +188,7 @@ impl PostgresStoreBuilder {
                 lookup_first: self.lookup_first,
                 acquire_timeout: self.acquire_timeout,
                 recovery_timeout: self.recovery_timeout,
+                lock_timeout: self.lock_timeout,
                 on_begin: self.on_begin,
                 prepared: AtomicBool::new(self.prepared_statements),
                 names_last: AtomicBool::new(false),
@@ -196,6 +208,7 @@ impl fmt::Debug for PostgresStoreBuilder {
             .field("acquire_timeout", &self.acquire_timeout)
             .field("idle_timeout", &self.idle_timeout)
             .field("recovery_timeout", &self.recovery_timeout)
+            .field("lock_timeout", &self.lock_timeout)
             .field("prepared_statements", &self.prepared_statements)
             .field("on_begin", &self.on_begin.is_some())
             .finish_non_exhaustive()

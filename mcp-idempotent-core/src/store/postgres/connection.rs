@@ -89,6 +89,18 @@ pub(super) struct Answer {
 }
 
 impl Answer {
+    /// The row of the last statement before the COMMIT that ends the batch, if it has one, or what
+    /// went wrong.
+    pub(super) fn into_row_before_commit(mut self) -> Result<Option<PgRow>, sqlx::Error> {
+        match self.error {
+            Some(error) => Err(error),
+            None => {
+                let rows = self.affected.iter().rev().nth(1).copied().unwrap_or(0);
+                Ok(if rows == 0 { None } else { self.rows.pop() })
+            }
+        }
+    }
+
     /// The last row, or what went wrong.
     pub(super) fn into_last_row(mut self) -> Result<Option<PgRow>, sqlx::Error> {
         match self.error {

@@ -34,7 +34,10 @@ impl PostgresStore {
                 self.record_after_rollback(transaction, claim, &completion)
                     .await
             }
-            (End::Complete(..) | End::RollBackAndRecord(_) | End::RollBack, claim) => {
+            (End::Complete(lease, completion), _) => {
+                self.complete_with(transaction, &lease, &completion).await
+            }
+            (End::RollBackAndRecord(_) | End::RollBack, claim) => {
                 self.roll_back_unrecorded(transaction, claim).await
             }
         }
@@ -271,7 +274,7 @@ impl PostgresStore {
 
 /// Runs a batch whose last statement, of index `last`, ends the transaction, and whose last row is
 /// the moment.
-async fn finishing(
+pub(super) async fn finishing(
     connection: &mut PgConnection,
     batch: String,
     last: usize,

@@ -13,6 +13,8 @@ pub(super) mod answer {
     pub(in super::super) const NO: &str = "22012";
     /// Logarithm of zero: the lock of the key is taken.
     pub(in super::super) const KEY_BUSY: &str = "2201E";
+    /// The same error where a lease is completed: no row is under its token any more.
+    pub(in super::super) const FENCED: &str = KEY_BUSY;
     /// Square root of a negative number: there is a record.
     pub(in super::super) const SEEN: &str = "2201F";
     /// Substring of negative length: the transaction is serializable.

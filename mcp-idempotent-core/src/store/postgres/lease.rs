@@ -4,14 +4,18 @@
 //! also while nobody else has touched the row. A caller may have been told by then that the outcome
 //! is unknown, and an operator may be looking at it.
 
-use sqlx::{PgConnection, Row};
+mod transaction;
+
+use std::time::Duration;
+
+use sqlx::{PgConnection, Row, postgres::PgRow};
 
 use super::{
     Mark, PostgresStore,
-    begin::{Next, Obstacle},
-    connection::run,
-    error, id_arguments, label_arguments,
-    record::moment,
+    begin::{Next, Obstacle, roll_back},
+    connection::{Leased, run},
+    id_arguments, label_arguments,
+    record::{Stored, attempts, moment},
     statement::{self, Name},
 };
 use crate::store::{Claim, Claimed, Completion, Lease, LeaseEnd, StoreError};
@@ -19,7 +23,7 @@ use crate::store::{Claim, Claimed, Completion, Lease, LeaseEnd, StoreError};
 const ATTEMPTS: u32 = 6;
 
 /// Commits durably also where the session's default is `off`. Stronger settings are kept.
-const DURABLY: &str = "SELECT pg_catalog.set_config('synchronous_commit', \
+pub(super) const DURABLY: &str = "SELECT pg_catalog.set_config('synchronous_commit', \
      CASE pg_catalog.current_setting('synchronous_commit') WHEN 'off' THEN 'on' \
      ELSE pg_catalog.current_setting('synchronous_commit') END, true);";
 
@@ -27,66 +31,171 @@ const DURABLY: &str = "SELECT pg_catalog.set_config('synchronous_commit', \
 /// safe, so it need not wait for the disk.
 const AT_LEISURE: &str = "SET LOCAL synchronous_commit = off;";
 
+/// What came of a statement that grants a lease.
+enum Granted {
+    Lease(Lease),
+    /// The connection may be inside an aborted transaction.
+    Refused(Refusal, Leased),
+}
+
+enum Refusal {
+    SameCallRuns,
+    KeyIsHeld,
+    /// The record was not as the statement asked for.
+    Record,
+}
+
 impl PostgresStore {
     pub(super) async fn claim_lease(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
-        let mut connection = self.connection().await?;
-        let mut unprepared = 0;
-        let mut last = None;
+        let failed = |error| self.error("the claim failed", error);
         for _ in 0..ATTEMPTS {
-            let [tool, prefix] = label_arguments(claim);
-            let batch = [
-                "BEGIN ISOLATION LEVEL READ COMMITTED;".to_owned(),
-                DURABLY.to_owned(),
-                self.open(Mark::new(), claim, false),
-                self.call(Name::Expire, &id_arguments(claim)),
-                self.seen_call(claim),
-                self.call(
-                    Name::Claim,
-                    &[
-                        statement::bytes(claim.id.as_bytes()),
+            let (refusal, mut connection) = match self
+                .grant(claim, || {
+                    let [tool, prefix] = label_arguments(claim);
+                    let id = statement::bytes(claim.id.as_bytes());
+                    let arguments = [
+                        id.clone(),
                         statement::bytes(&claim.fingerprint.to_stored()),
                         tool,
                         prefix,
                         statement::interval(claim.lease).to_string(),
-                    ],
-                ),
+                        statement::interval(claim.in_doubt_retention).to_string(),
+                    ];
+                    [
+                        self.call(Name::ExpireUnkept, &id_arguments(claim)),
+                        self.call(Name::Held, &[id]),
+                        self.call(Name::Claim, &arguments),
+                    ]
+                    .concat()
+                })
+                .await?
+            {
+                Granted::Lease(lease) => return Ok(Claimed::New(lease)),
+                Granted::Refused(refusal, connection) => (refusal, connection),
+            };
+            if let Refusal::SameCallRuns = refusal {
+                roll_back(&mut connection).await.map_err(failed)?;
+                connection.release();
+                return Ok(Claimed::InProgress);
+            }
+            let batch = format!(
+                "ROLLBACK;{}{}COMMIT;",
+                self.short_transaction(),
+                self.look_up_call(claim)
+            );
+            let row = run(&mut connection, batch)
+                .await
+                .into_row_before_commit()
+                .map_err(failed)?;
+            let stored = row.as_ref().map(Stored::read).transpose().map_err(failed)?;
+            connection.release();
+            match (stored, refusal) {
+                (Some(stored), _) => return Ok(Claimed::Found(stored.record)),
+                (None, Refusal::KeyIsHeld) => return Ok(Claimed::Conflict),
+                // It expired, or was given back, in between.
+                (None, _) => {}
+            }
+        }
+        Err(self.gave_up(None))
+    }
+
+    pub(super) async fn take_lease_over(
+        &self,
+        claim: &Claim,
+        token: i64,
+    ) -> Result<Option<Lease>, StoreError> {
+        let arguments = [
+            statement::bytes(claim.id.as_bytes()),
+            token.to_string(),
+            statement::bytes(&claim.fingerprint.to_stored()),
+            statement::interval(claim.lease).to_string(),
+            statement::interval(claim.in_doubt_retention).to_string(),
+        ];
+        match self
+            .grant(claim, || self.call(Name::TakeOver, &arguments))
+            .await?
+        {
+            Granted::Lease(lease) => Ok(Some(lease)),
+            Granted::Refused(_, mut connection) => {
+                if roll_back(&mut connection).await.is_ok() {
+                    connection.release();
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Runs `change`, whose last statement returns what a lease is made of, under the locks of the
+    /// claim and in a durable transaction of its own.
+    async fn grant(
+        &self,
+        claim: &Claim,
+        change: impl Fn() -> String,
+    ) -> Result<Granted, StoreError> {
+        let mut connection = self.connection().await?;
+        let mut unprepared = 0;
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let batch = [
+                self.short_transaction(),
+                DURABLY.to_owned(),
+                self.open(Mark::new(), claim, false),
+                change(),
                 "COMMIT;".to_owned(),
             ]
             .concat();
-            let error = match run(&mut connection, batch).await.into_last_row() {
+            let error = match run(&mut connection, batch).await.into_row_before_commit() {
                 Ok(Some(row)) => {
-                    let token = row
-                        .try_get(0)
-                        .map_err(|error| self.error("the claim failed", error))?;
+                    let lease = granted(claim, &row)
+                        .map_err(|error| self.error("the claim could not be read", error))?;
                     connection.release();
-                    return Ok(Claimed::New(Lease::new(claim.id, token)));
+                    return Ok(Granted::Lease(lease));
                 }
-                Ok(None) => sqlx::Error::RowNotFound,
+                Ok(None) => return Ok(Granted::Refused(Refusal::Record, connection)),
                 Err(error) => error,
             };
-            let obstacle = if error::is_our_unique_violation(&error, self.inner.schema.as_str()) {
-                Obstacle::RecordExists
-            } else {
-                Obstacle::of(error)
+            let obstacle = match Obstacle::of(error) {
+                Obstacle::SameCallRuns => {
+                    return Ok(Granted::Refused(Refusal::SameCallRuns, connection));
+                }
+                Obstacle::KeyIsHeld => {
+                    return Ok(Granted::Refused(Refusal::KeyIsHeld, connection));
+                }
+                Obstacle::RecordExists => {
+                    return Ok(Granted::Refused(Refusal::Record, connection));
+                }
+                obstacle => obstacle,
             };
             match self
-                .overcome(connection, Some(claim), obstacle, &mut unprepared)
+                .overcome::<Lease>(connection, Some(claim), obstacle, &mut unprepared)
                 .await?
             {
-                Next::Answer(answer) => return Ok(answer),
                 Next::Again(same, error) => {
                     connection = same;
                     last = error.or(last);
                 }
-                // Where the claim was committed all the same, the next look finds it in progress.
+                // Where the change was committed all the same, the next try finds it in progress.
                 // Nobody runs under it, so it lapses into doubt.
                 Next::Reconnect(error) => {
                     last = Some(error);
                     connection = self.connection().await?;
                 }
+                Next::Answer(_) => break,
             }
         }
         Err(self.gave_up(last))
+    }
+
+    /// Durably, as a claim: after a crash of the server a lease must not end earlier than its
+    /// holder was told, or another attempt would take over from one that rightly goes on.
+    pub(super) async fn renew_lease(
+        &self,
+        lease: &Lease,
+        period: Duration,
+    ) -> Result<LeaseEnd, StoreError> {
+        let [id, token] = token_arguments(lease);
+        let arguments = [id, token, statement::interval(period).to_string()];
+        self.change_lease(DURABLY, Name::Renew, &arguments).await
     }
 
     pub(super) async fn complete_lease(
@@ -101,24 +210,32 @@ impl PostgresStore {
             statement::interval(completion.retention).to_string(),
             statement::interval(completion.tombstone).to_string(),
         ];
-        self.finish_lease(AT_LEISURE, Name::Complete, &arguments)
+        self.change_lease(AT_LEISURE, Name::Complete, &arguments)
             .await
     }
 
-    pub(super) async fn release_lease(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
-        self.finish_lease("", Name::Release, &token_arguments(lease))
-            .await
+    pub(super) async fn release_lease(
+        &self,
+        lease: &Lease,
+        keep_origin: Duration,
+    ) -> Result<LeaseEnd, StoreError> {
+        let [id, token] = token_arguments(lease);
+        if keep_origin.is_zero() {
+            return self.change_lease("", Name::Release, &[id, token]).await;
+        }
+        let arguments = [id, token, statement::interval(keep_origin).to_string()];
+        self.change_lease("", Name::Keep, &arguments).await
     }
 
     pub(super) async fn abandon_lease(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
-        self.finish_lease(AT_LEISURE, Name::Abandon, &token_arguments(lease))
+        self.change_lease(AT_LEISURE, Name::Abandon, &token_arguments(lease))
             .await
     }
 
     /// One guarded statement: a row is changed by its own token or not at all. A lost answer is
-    /// asked for again; only a release cannot be told from a removal by somebody else, and then
-    /// counts as fenced.
-    async fn finish_lease(
+    /// asked for again; only a release that keeps nothing cannot be told from a removal by somebody
+    /// else, and then counts as fenced.
+    async fn change_lease(
         &self,
         durability: &str,
         name: Name,
@@ -130,10 +247,11 @@ impl PostgresStore {
         let mut answer_was_lost = false;
         for _ in 0..ATTEMPTS {
             let batch = format!(
-                "BEGIN ISOLATION LEVEL READ COMMITTED;{durability}{}COMMIT;",
+                "{}{durability}{}COMMIT;",
+                self.short_transaction(),
                 self.call(name, arguments)
             );
-            let error = match run(&mut connection, batch).await.into_last_row() {
+            let error = match run(&mut connection, batch).await.into_row_before_commit() {
                 Ok(None) if answer_was_lost => {
                     match self.ended_before(&mut connection, name, arguments).await {
                         Ok(end) => {
@@ -148,7 +266,7 @@ impl PostgresStore {
                     connection.release();
                     return end
                         .map(|at| at.map_or(LeaseEnd::Fenced, LeaseEnd::Done))
-                        .map_err(|error| self.error("the lease could not be ended", error));
+                        .map_err(|error| self.error("the lease could not be changed", error));
                 }
                 Err(error) => error,
             };
@@ -194,10 +312,17 @@ impl PostgresStore {
         };
         let state: i32 = row.try_get(0)?;
         match (name, state) {
-            (Name::Complete, 1) | (Name::Abandon, 2) => moment(&row).map(LeaseEnd::Done),
+            (Name::Complete, 1) | (Name::Abandon, 2) | (Name::Keep, 4) => {
+                moment(&row).map(LeaseEnd::Done)
+            }
             _ => Ok(LeaseEnd::Fenced),
         }
     }
+}
+
+fn granted(claim: &Claim, row: &PgRow) -> Result<Lease, sqlx::Error> {
+    let (token, origin) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(Lease::new(claim.id, token).after(origin, attempts(row, 2)?))
 }
 
 fn token_arguments(lease: &Lease) -> [String; 2] {

@@ -104,6 +104,15 @@ pub(super) fn text_or_null(value: Option<&str>) -> String {
     value.map_or_else(|| "NULL".to_owned(), text)
 }
 
+/// A `text` literal of any text without U+0000, whatever `standard_conforming_strings` says and
+/// whatever is in it.
+pub(super) fn any_text(value: &str) -> String {
+    format!(
+        "pg_catalog.convert_from({}, 'UTF8')",
+        bytes(value.as_bytes())
+    )
+}
+
 /// At most `limit` characters of `value`, with `?` for every one that would need quoting or that
 /// an encoding of the database might lack.
 pub(super) fn plain(value: &str, limit: usize) -> Cow<'_, str> {

@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::schema::SchemaName;
+use super::{Mark, schema::SchemaName};
 use crate::store::Claim;
 
 /// Advisory locks are one space for the whole database: where in it those of one schema are.
@@ -14,6 +14,7 @@ use crate::store::Claim;
 pub(super) struct Locks {
     call: i64,
     key: i64,
+    transaction: i64,
 }
 
 impl Locks {
@@ -29,6 +30,7 @@ impl Locks {
         Self {
             call: of(b"call"),
             key: of(b"key"),
+            transaction: of(b"transaction"),
         }
     }
 
@@ -41,6 +43,11 @@ impl Locks {
     /// The lock of the key.
     pub(super) fn of_key(&self, claim: &Claim) -> i64 {
         self.key ^ first_eight(claim.id.as_bytes())
+    }
+
+    /// The lock that a transaction without a claim is known by while it lives.
+    pub(super) fn of_transaction(&self, mark: Mark) -> i64 {
+        self.transaction ^ mark.0
     }
 }
 

@@ -26,6 +26,15 @@
 //! GRANT SELECT ON mcp_idempotent.migrations TO app; -- for `verify`
 //! ```
 //!
+//! Who only lists and shows records needs `USAGE` on the schema and `SELECT` on `records`; who
+//! resolves them needs `UPDATE` on `records` and `USAGE` on the sequence `tokens` as well:
+//!
+//! ```sql
+//! GRANT USAGE ON SCHEMA mcp_idempotent TO operator;
+//! GRANT SELECT, UPDATE ON mcp_idempotent.records TO operator;
+//! GRANT USAGE ON SEQUENCE mcp_idempotent.tokens TO operator;
+//! ```
+//!
 //! # What a handler must not do with the connection
 //!
 //! A nested `begin` is a savepoint and harmless. `COMMIT`, `ROLLBACK` or `BEGIN` as raw SQL is
@@ -38,8 +47,16 @@
 //!
 //! # Where results can show
 //!
-//! A result below [`PostgresStore::INLINE_RESULT_BYTES`] travels in the text of a statement, so a
-//! server that logs statements, and sqlx at its debug level, log it.
+//! A result below [`PostgresStore::INLINE_RESULT_BYTES`], and in lease mode every result, travels in
+//! the text of a statement, so a server that logs statements, and sqlx at its debug level, log it.
+//!
+//! # A transaction under a lease
+//!
+//! A lease that is completed together with a transaction ([`End::Complete`]) is guarded by one
+//! UPDATE in that transaction. Above READ COMMITTED a renewal of the lease that was committed after
+//! the transaction's first statement makes that UPDATE fail to serialise: nothing is committed, and
+//! the answer is [`Ended::Aborted`]. Begin such a transaction after the outside call and keep it
+//! short, or leave it at READ COMMITTED.
 
 mod begin;
 mod builder;
@@ -50,6 +67,7 @@ mod inspect;
 mod lease;
 mod literal;
 mod lock;
+mod operator;
 mod record;
 mod recovery;
 mod schema;
@@ -110,6 +128,7 @@ struct Inner {
     lookup_first: bool,
     acquire_timeout: Duration,
     recovery_timeout: Duration,
+    lock_timeout: Duration,
     on_begin: Option<OnBegin>,
     statements: Statements,
     locks: Locks,
@@ -133,6 +152,9 @@ impl PostgresStore {
     /// How long is spent on finding out what became of a commit whose answer was lost:
     /// 10 seconds.
     pub const DEFAULT_RECOVERY_TIMEOUT: Duration = Duration::from_secs(10);
+    /// How long a statement of lease mode, or of an operator, waits for a lock that somebody else
+    /// holds on our table or on a record: 5 seconds.
+    pub const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
     /// Results up to this size travel in the statement that commits; larger ones are bound, for
     /// one more round trip.
     pub const INLINE_RESULT_BYTES: usize = 4096;
@@ -225,6 +247,16 @@ impl PostgresStore {
             ],
         );
     }
+
+    /// Begins a short transaction of our own, with a bound on every wait for a lock.
+    fn short_transaction(&self) -> String {
+        format!("BEGIN ISOLATION LEVEL READ COMMITTED;{}", self.lock_bound())
+    }
+
+    fn lock_bound(&self) -> String {
+        let millis = i32::try_from(self.inner.lock_timeout.as_millis()).unwrap_or(i32::MAX);
+        format!("SET LOCAL lock_timeout = {};", millis.max(1))
+    }
 }
 
 /// How much of a tool's name is kept, in characters.
@@ -313,16 +345,16 @@ impl Store for PostgresStore {
         self.complete_lease(lease, &completion).await
     }
 
-    async fn take_over(&self, _: &Claim, _: i64) -> Result<Option<Lease>, StoreError> {
-        Err(StoreError::new(StoreErrorKind::Other, "not there yet"))
+    async fn take_over(&self, claim: &Claim, token: i64) -> Result<Option<Lease>, StoreError> {
+        self.take_lease_over(claim, token).await
     }
 
-    async fn renew(&self, _: &Lease, _: Duration) -> Result<LeaseEnd, StoreError> {
-        Err(StoreError::new(StoreErrorKind::Other, "not there yet"))
+    async fn renew(&self, lease: &Lease, period: Duration) -> Result<LeaseEnd, StoreError> {
+        self.renew_lease(lease, period).await
     }
 
-    async fn release(&self, lease: &Lease, _: Duration) -> Result<LeaseEnd, StoreError> {
-        self.release_lease(lease).await
+    async fn release(&self, lease: &Lease, keep_origin: Duration) -> Result<LeaseEnd, StoreError> {
+        self.release_lease(lease, keep_origin).await
     }
 
     async fn abandon(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {

@@ -37,12 +37,13 @@ impl Stored {
             },
             1 => RecordState::Completed {
                 response: bytea(row, 3)?.map(Bytes::from),
-                at: completed_at(row)?,
+                at: moment_of(row)?.ok_or(sqlx::Error::RowNotFound)?,
             },
             2 => RecordState::InDoubt {
                 token: row.try_get(5)?,
-                attempts: 1,
-                since: Timestamp::from_micros(0),
+                attempts: attempts(row, 6)?,
+                // A record that somebody wrote by hand may not say.
+                since: moment_of(row)?.unwrap_or(Timestamp::from_micros(0)),
             },
             _ => RecordState::Expired,
         };
@@ -71,7 +72,7 @@ fn bytea(row: &PgRow, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
 fn lease_remaining(row: &PgRow) -> Result<Duration, sqlx::Error> {
     let micros = if is_bound(row)? {
         let until: i64 = row.try_get_unchecked(2)?;
-        let now: i64 = row.try_get_unchecked(6)?;
+        let now: i64 = row.try_get_unchecked(7)?;
         until.saturating_sub(now)
     } else {
         row.try_get(2)?
@@ -79,16 +80,18 @@ fn lease_remaining(row: &PgRow) -> Result<Duration, sqlx::Error> {
     Ok(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
 }
 
-fn completed_at(row: &PgRow) -> Result<Timestamp, sqlx::Error> {
+/// When it was completed, or since when it is in doubt.
+fn moment_of(row: &PgRow) -> Result<Option<Timestamp>, sqlx::Error> {
     /// 2000-01-01, from which Postgres counts, in microseconds of the Unix epoch.
     const EPOCH: i64 = 946_684_800_000_000;
     let micros = if is_bound(row)? {
         // The same eight bytes as a `bigint`.
-        row.try_get_unchecked::<i64, _>(4)?.saturating_add(EPOCH)
+        row.try_get_unchecked::<Option<i64>, _>(4)?
+            .map(|micros| micros.saturating_add(EPOCH))
     } else {
         row.try_get(4)?
     };
-    Ok(Timestamp::from_micros(micros))
+    Ok(micros.map(Timestamp::from_micros))
 }
 
 impl PostgresStore {
@@ -147,6 +150,12 @@ impl PostgresStore {
             &[Argument::Bytes(&[claim.id.as_bytes()])],
         );
     }
+}
+
+/// A count of attempts.
+pub(super) fn attempts(row: &PgRow, column: usize) -> Result<u32, sqlx::Error> {
+    let attempts: i32 = row.try_get(column)?;
+    Ok(u32::try_from(attempts).unwrap_or(1))
 }
 
 /// What a finishing statement returned: its moment.

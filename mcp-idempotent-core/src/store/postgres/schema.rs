@@ -160,8 +160,12 @@ impl PostgresStore {
                 ),
             ));
         }
+        // The columns first: a table that was made by hand may be of another make.
         let check = format!(
-            "SELECT pg_catalog.has_table_privilege('{0}.records', 'SELECT') \
+            "SELECT id, fingerprint, state, token, origin, attempts, tool, key_prefix, response, \
+             lease_until, in_doubt_retention, created_at, completed_at, expires_at, purge_at, \
+             resolved_kind, resolved_by, resolved_why, resolved_at FROM {0}.records LIMIT 0; \
+             SELECT pg_catalog.has_table_privilege('{0}.records', 'SELECT') \
              AND pg_catalog.has_table_privilege('{0}.records', 'INSERT') \
              AND pg_catalog.has_table_privilege('{0}.records', 'UPDATE') \
              AND pg_catalog.has_table_privilege('{0}.records', 'DELETE') \

@@ -9,9 +9,13 @@ use std::{fmt::Write as _, sync::Arc, time::Duration};
 use sha2::{Digest, Sha256};
 
 pub(super) use super::literal::{
-    Argument, bytes, bytes_or_null, hex, interval, plain, text, text_or_null, unhex,
+    Argument, any_text, bytes, bytes_or_null, hex, interval, plain, text, text_or_null, unhex,
 };
 use super::schema::SchemaName;
+
+mod lease;
+
+pub(super) use self::lease::{in_doubt_until, is_in_doubt};
 
 /// Which statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,9 +30,15 @@ pub(super) enum Name {
     Finish,
     FinishUnpacked,
     Doubt,
+    ExpireUnkept,
+    Held,
     Claim,
+    TakeOver,
+    Renew,
     Complete,
+    CompleteHere,
     Release,
+    Keep,
     Abandon,
 }
 
@@ -53,12 +63,12 @@ pub(super) struct Statements {
 }
 
 /// Microseconds since the Unix epoch of a `timestamptz`.
-fn micros(expression: &str) -> String {
+pub(super) fn micros(expression: &str) -> String {
     format!("(extract(epoch FROM {expression}) * 1000000)::bigint")
 }
 
 /// The one reading of the clock that a statement uses; OFFSET 0 keeps it one reading.
-const CLOCK: &str = "(SELECT pg_catalog.clock_timestamp() AS now OFFSET 0) AS clock";
+pub(super) const CLOCK: &str = "(SELECT pg_catalog.clock_timestamp() AS now OFFSET 0) AS clock";
 
 /// The moment at which a look-up's message reached the server: one reading for the whole
 /// statement, also where it ends a long transaction.
@@ -94,7 +104,6 @@ fn finish(records: &str, [id, fingerprint, response]: [&str; 3], rest: [&str; 5]
 impl Statements {
     pub(super) fn new(schema: &SchemaName, idle_timeout: Duration) -> Self {
         let records = format!("{}.records", schema.quoted());
-        let tokens = schema.quoted();
         let idle_timeout = i32::try_from(idle_timeout.as_millis()).unwrap_or(i32::MAX);
         // Conditions, not columns: they cost the server less. All of them are true, or raise.
         let set_up = format!(
@@ -109,21 +118,17 @@ impl Statements {
         let not_serializable = "pg_catalog.substr('', 1, \
              -(pg_catalog.current_setting('transaction_isolation') = 'serializable')::int) \
              IS NOT NULL";
-        // Whether a record is past its end; `$2`: whether its tombstone counts.
-        let is_past = |now: &str| {
-            format!(
-                "coalesce(CASE WHEN $2 THEN purge_at <= {now} WHEN state = 3 THEN true \
-                 ELSE expires_at <= {now} END, false)"
-            )
-        };
-        let completed = micros("completed_at");
+        // Whether a record is past its end; `$2`: whether its tombstone counts. What is left of a
+        // free key is nothing to a look-up, and in the way of nobody.
+        let is_past = |now: &str| lease::is_past(now, "true");
+        let moment = "(CASE state WHEN 0 THEN lease_until ELSE completed_at END)";
         let look_up = |[fingerprint, remaining, response, completed]: [&str; 4], rest: &str| {
             format!(
                 "SELECT {fingerprint}, \
                  CASE WHEN state = 0 AND lease_until <= {NOW} THEN 2 \
                       WHEN state = 1 AND expires_at <= {NOW} THEN 3 \
                       ELSE state END::int, \
-                 {remaining}, {response}, {completed}, token{rest} \
+                 {remaining}, {response}, {completed}, token, attempts{rest} \
                  FROM {records} WHERE id = $1 AND NOT {past}",
                 past = is_past(NOW),
             )
@@ -135,9 +140,7 @@ impl Statements {
             text,
         };
         let unpacked = finish(&records, ["$1", "$2", "$3"], ["$4", "$5", "$6", "$7", "$8"]);
-        let guard = "id = $1 AND token = $2 AND state = 0 \
-             AND lease_until > pg_catalog.clock_timestamp()";
-        let all = vec![
+        let mut all = vec![
             // The lock of this call (id and fingerprint) first, then the lock of the key. Both are
             // taken in an earlier statement than any look-up, whose snapshot is then newer.
             statement(
@@ -153,10 +156,11 @@ impl Statements {
                 format!("SELECT WHERE {set_up} AND {locked} AND {not_serializable}"),
             ),
             statement(
+                // The lock is the transaction's own: while it is held, its commit may be to come.
                 Name::OpenUnclaimed,
                 "open_unclaimed",
-                &["bigint"],
-                format!("SELECT WHERE {set_up}"),
+                &["bigint", "bigint"],
+                format!("SELECT pg_catalog.pg_advisory_xact_lock($2) WHERE {set_up}"),
             ),
             // Any record, expired or not: what it means is read outside the transaction.
             statement(
@@ -175,7 +179,7 @@ impl Statements {
                         "pg_catalog.encode(fingerprint, 'hex')",
                         &micros(&format!("(lease_until - {NOW})")),
                         "pg_catalog.encode(response, 'hex')",
-                        &completed,
+                        &micros(moment),
                     ],
                     "",
                 ),
@@ -228,56 +232,17 @@ impl Statements {
             statement(
                 Name::Doubt,
                 "doubt",
-                &["bytea", "bytea", "bigint", "text", "text"],
+                &["bytea", "bytea", "bigint", "text", "text", "bigint"],
                 format!(
                     "INSERT INTO {records} (id, fingerprint, state, token, attempts, tool, \
-                     key_prefix, created_at) \
-                     VALUES ($1, $2, 2, $3, 1, $4, $5, pg_catalog.clock_timestamp()) \
+                     key_prefix, in_doubt_retention, created_at, completed_at, expires_at) \
+                     SELECT $1, $2, 2, $3, 1, $4, $5, $6, clock.now, clock.now, \
+                     clock.now + $6 * interval '1 microsecond' FROM {CLOCK} \
                      ON CONFLICT (id) DO NOTHING"
                 ),
             ),
-            statement(
-                Name::Claim,
-                "claim",
-                &["bytea", "bytea", "text", "text", "bigint"],
-                format!(
-                    "INSERT INTO {records} (id, fingerprint, state, token, attempts, tool, \
-                     key_prefix, created_at, lease_until) \
-                     SELECT $1, $2, 0, pg_catalog.nextval('{tokens}.tokens'), 1, $3, $4, clock.now, \
-                     clock.now + $5 * interval '1 microsecond' FROM {CLOCK} RETURNING token"
-                ),
-            ),
-            statement(
-                Name::Complete,
-                "complete",
-                &["bytea", "bigint", "bytea", "bigint", "bigint"],
-                format!(
-                    "UPDATE {records} SET state = 1, response = $3, lease_until = NULL, \
-                     completed_at = clock.now, \
-                     expires_at = clock.now + $4 * interval '1 microsecond', \
-                     purge_at = clock.now + ($4 + $5) * interval '1 microsecond' \
-                     FROM {CLOCK} WHERE {guard} RETURNING {completed}"
-                ),
-            ),
-            statement(
-                Name::Release,
-                "release",
-                &["bytea", "bigint"],
-                format!(
-                    "DELETE FROM {records} WHERE {guard} RETURNING {}",
-                    micros("pg_catalog.clock_timestamp()")
-                ),
-            ),
-            statement(
-                Name::Abandon,
-                "abandon",
-                &["bytea", "bigint"],
-                format!(
-                    "UPDATE {records} SET state = 2, lease_until = NULL WHERE {guard} RETURNING {}",
-                    micros("pg_catalog.clock_timestamp()")
-                ),
-            ),
         ];
+        all.extend(lease::statements(schema));
         let mut hash = Sha256::new();
         for statement in &all {
             hash.update(&statement.text);
@@ -287,7 +252,7 @@ impl Statements {
             prefix: format!("mcp_idempotent_{}", hex(&hash.finalize()[..8])),
             unpacked: unpacked.into(),
             look_up: look_up(
-                ["fingerprint", "lease_until", "response", "completed_at"],
+                ["fingerprint", "lease_until", "response", moment],
                 &format!(", {NOW}"),
             )
             .into(),

@@ -43,6 +43,12 @@ impl Stopped {
         }
     }
 
+    /// Whether a statement of ours found no row under a lease's token.
+    pub(super) fn is_fenced(&self) -> bool {
+        matches!(self, Self::BeforeCommit(error)
+            if error::sqlstate(error).as_deref() == Some(answer::FENCED))
+    }
+
     pub(super) fn is_aborted_transaction(&self) -> bool {
         error::sqlstate(self.error()).as_deref() == Some(error::IN_FAILED_TRANSACTION)
     }
@@ -183,7 +189,8 @@ impl PostgresStore {
         let [tool, prefix] = label_arguments(claim);
         let record = |call: &dyn Fn(Name, &[String]) -> String| {
             format!(
-                "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '5s';{}{}COMMIT;",
+                "{}{}{}COMMIT;",
+                self.short_transaction(),
                 call(Name::Expire, &id_arguments(claim)),
                 call(
                     Name::Doubt,
@@ -193,6 +200,7 @@ impl PostgresStore {
                         transaction.mark.0.to_string(),
                         tool.clone(),
                         prefix.clone(),
+                        statement::interval(claim.in_doubt_retention).to_string(),
                     ],
                 ),
             )

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    RecordId,
+    RecordId, operator_store_conformance,
     store::postgres::{Isolation, PostgresStore},
     store_conformance,
     testing::{Harness, TransactionHarness},
@@ -36,6 +36,7 @@ impl TransactionHarness for Database {
 }
 
 store_conformance!(Database::new());
+operator_store_conformance!(Database::new());
 
 mod transactions {
     use super::*;
@@ -53,6 +54,9 @@ mod without_prepared_statements {
     use super::*;
 
     store_conformance!(Database::with_store(
+        |store| store.with_prepared_statements(false)
+    ));
+    operator_store_conformance!(Database::with_store(
         |store| store.with_prepared_statements(false)
     ));
 
@@ -107,6 +111,7 @@ mod odd_sessions {
     }
 
     store_conformance!(odd());
+    operator_store_conformance!(odd());
 
     mod transactions {
         use super::*;

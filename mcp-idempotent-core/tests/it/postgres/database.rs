@@ -8,9 +8,9 @@ use std::{
 
 use mcp_idempotent_core::{
     Application, Bytes, CanonicalArguments, IdempotencyKey, Identity, Record, RecordId,
-    RecordState, Scope, TransactionStore,
+    RecordState, Scope, Store, TransactionStore,
     store::{
-        CallInfo, Claim, Claimed, Completion, End, Ended,
+        CallInfo, Claim, Claimed, Completion, End, Ended, Lease,
         postgres::{PgTransaction, PostgresStore, PostgresStoreBuilder},
     },
 };
@@ -195,6 +195,26 @@ impl Database {
         }
         panic!("never came true: {condition}");
     }
+}
+
+pub(super) async fn lease(store: &PostgresStore, claim: &Claim) -> Lease {
+    match store.claim(claim).await {
+        Ok(Claimed::New(lease)) => lease,
+        other => panic!("expected a lease, found {other:?}"),
+    }
+}
+
+/// A transaction without a claim, with one effect in it.
+pub(super) async fn begin_unclaimed(
+    database: &Database,
+    claim: &Claim,
+    effect: &str,
+) -> PgTransaction {
+    let Ok(Claimed::New(mut transaction)) = database.store.begin(&claim.call, None).await else {
+        panic!("a transaction without a claim always begins");
+    };
+    database.write(&mut transaction, effect).await;
+    transaction
 }
 
 pub(super) async fn begin(store: &PostgresStore, claim: &Claim) -> PgTransaction {

@@ -2,16 +2,21 @@
 
 mod cancellation;
 mod claims;
+mod completing;
 #[cfg(feature = "testing")]
 mod conformance;
 pub(crate) mod database;
 mod endings;
 mod faults;
 mod interference;
+mod lease_faults;
+mod lease_times;
 mod leases;
 mod look_up;
 mod lost_commit;
 mod migration;
 mod proxy;
+mod resolving;
 mod round_trips;
 mod sessions;
+mod sweeping;

@@ -24,6 +24,10 @@ pub(super) enum Cut {
     AfterTheServer,
     /// The client sees the connection end; the server's side stays open, without the message.
     OnTheClientsSideOnly,
+    /// The client sees the connection end; the server has the message and is at work.
+    WhileTheServerWorks,
+    /// The server is as if paused: it gets the message when the test lets it go.
+    Hold,
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +36,7 @@ struct State {
     server_spoke: AtomicBool,
     cut: Mutex<Option<Cut>>,
     forgetful: AtomicBool,
+    go: tokio::sync::Notify,
     /// Dropping one would end the connection.
     held: Mutex<Vec<OwnedWriteHalf>>,
 }
@@ -78,6 +83,21 @@ impl Proxy {
 
     pub(super) fn has_cut(&self) -> bool {
         self.state.cut.lock().unwrap().is_none()
+    }
+
+    /// Sends on what was held.
+    pub(super) fn let_go(&self) {
+        self.state.go.notify_one();
+    }
+
+    pub(super) async fn until_cut(&self) {
+        for _ in 0..2000 {
+            if self.has_cut() {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        panic!("nobody asked for a commit");
     }
 
     /// PREPARE is answered and has no effect, as if the next statement went to another session.
@@ -129,6 +149,13 @@ async fn relay(client: TcpStream, server: TcpStream, state: Arc<State>) {
                     state.held.lock().unwrap().push(to_server);
                     return;
                 }
+                Some(Cut::WhileTheServerWorks) => {
+                    back.abort();
+                    to_server.write_all(&message).await.unwrap();
+                    state.held.lock().unwrap().push(to_server);
+                    return;
+                }
+                Some(Cut::Hold) => state.go.notified().await,
                 None => {}
             }
             let prepares = has(query, b"PREPARE ");

@@ -1,0 +1,300 @@
+//! Leases whose sessions end, whose answers are lost, and which several stores want at once.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use mcp_idempotent_core::{
+    OperatorStore, RecordState, Store, TransactionStore,
+    store::{Claimed, End, Ended, Lease, LeaseEnd, StoreErrorKind, postgres::Isolation},
+};
+use sqlx::{Connection, Executor};
+
+use super::{
+    database::{Database, begin, claim, lease, result, unique},
+    proxy::{Cut, Proxy},
+};
+
+const KEYS: usize = 40;
+const CALLERS: usize = 8;
+const ATTEMPTS: u32 = 5000;
+
+async fn through_a_proxy() -> (Proxy, Database) {
+    let proxy = Proxy::start().await;
+    let database = Database::with(
+        |options| proxy.connect(options),
+        |pool| pool.max_connections(1),
+        |store| store,
+    )
+    .await;
+    (proxy, database)
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_a_renewal_is_asked_for_again() {
+    for cut in [Cut::AfterTheServer, Cut::BeforeTheServer] {
+        let (proxy, database) = through_a_proxy().await;
+        let lease = lease(&database.store, &claim("key", "{}")).await;
+        proxy.cut_next_commit(cut);
+        let hour = Duration::from_secs(3600);
+        let renewed = database.store.renew(&lease, hour).await;
+        assert!(proxy.has_cut());
+        assert!(matches!(renewed, Ok(LeaseEnd::Done(_))), "{renewed:?}");
+        database
+            .until("SELECT lease_until > clock_timestamp() + interval '50 min' FROM {s}.records")
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_a_release_that_keeps_the_origin_is_asked_for_again() {
+    for cut in [Cut::AfterTheServer, Cut::BeforeTheServer] {
+        let (proxy, database) = through_a_proxy().await;
+        let first = lease(&database.store, &claim("key", "{}")).await;
+        proxy.cut_next_commit(cut);
+        let end = database
+            .store
+            .release(&first, Duration::from_secs(60))
+            .await;
+        assert!(proxy.has_cut());
+        assert!(matches!(end, Ok(LeaseEnd::Done(_))), "{end:?}");
+        let second = lease(&database.store, &claim("key", "{}")).await;
+        assert_eq!((second.origin, second.attempts), (first.origin, 2));
+    }
+}
+
+/// Nobody can say whether the lost takeover was made, so nobody runs under it.
+#[tokio::test]
+async fn a_lost_answer_to_a_takeover_never_gives_the_right_to_run_twice() {
+    for (cut, taken) in [(Cut::AfterTheServer, true), (Cut::BeforeTheServer, false)] {
+        let (proxy, database) = through_a_proxy().await;
+        let claim = claim("key", "{}");
+        let first = lease(&database.store, &claim).await;
+        database.store.abandon(&first).await.unwrap();
+        proxy.cut_next_commit(cut);
+        let answer = database.store.take_over(&claim, first.token).await.unwrap();
+        assert!(proxy.has_cut());
+        assert_eq!(answer.is_some(), !taken, "{answer:?}");
+        let again = database.store.take_over(&claim, first.token).await;
+        assert!(matches!(again, Ok(None)), "{again:?}");
+        let record = database.store.look_up(&claim).await.unwrap().unwrap();
+        assert!(matches!(record.state, RecordState::InProgress { .. }));
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_was_given_up_while_the_server_was_paused_holds_no_connection() {
+    let (proxy, database) = through_a_proxy().await;
+    let paused = claim("paused", "{}");
+    // Connected and prepared.
+    lease(&database.store, &claim("warm", "{}")).await;
+    proxy.cut_next_commit(Cut::Hold);
+    tokio::select! {
+        answer = database.store.claim(&paused) => panic!("the server is paused: {answer:?}"),
+        () = proxy.until_cut() => {}
+    }
+    proxy.let_go();
+    lease(&database.store, &claim("next", "{}")).await;
+    // Whether the server came to it or not: it is claimed, or free.
+    let claimed = database.store.claim(&paused).await.unwrap();
+    assert!(
+        matches!(&claimed, Claimed::New(_) | Claimed::InProgress)
+            || matches!(&claimed, Claimed::Found(record)
+                if matches!(record.state, RecordState::InProgress { .. })),
+        "{claimed:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_takeovers_from_two_stores_one_wins() {
+    let database = Database::new().await;
+    let claim = claim("key", "{}");
+    let stores = [
+        database.another_process(|store| store),
+        database.another_process(|store| store.with_prepared_statements(false)),
+    ];
+    let mut current = lease(&database.store, &claim).await;
+    for attempts in 2..12 {
+        database.store.abandon(&current).await.unwrap();
+        let racers = (0..8).map(|racer| {
+            let (store, claim) = (stores[racer % 2].clone(), claim.clone());
+            tokio::spawn(async move { store.take_over(&claim, current.token).await })
+        });
+        let mut won: Vec<Lease> = Vec::new();
+        for racer in racers.collect::<Vec<_>>() {
+            won.extend(racer.await.unwrap().unwrap());
+        }
+        assert_eq!(won.len(), 1);
+        assert_eq!(won[0].attempts, attempts);
+        current = won.remove(0);
+    }
+}
+
+#[tokio::test]
+async fn a_takeover_does_not_pass_a_running_transaction() {
+    let database = Database::new().await;
+    let claim = claim("key", "{}");
+    let first = lease(&database.store, &claim).await;
+    database.store.abandon(&first).await.unwrap();
+    // As if the record had come past the lock.
+    database
+        .execute("UPDATE {s}.records SET id = '\\x00' || id")
+        .await;
+    let running = begin(&database.store, &claim).await;
+    database
+        .execute("UPDATE {s}.records SET id = substr(id, 2)")
+        .await;
+    let taken = database.store.take_over(&claim, first.token).await;
+    assert!(matches!(taken, Ok(None)), "{taken:?}");
+    let end = End::RollBack;
+    let ended = database.store.end(running, Some(&claim), end).await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    let taken = database.store.take_over(&claim, first.token).await;
+    assert!(matches!(taken, Ok(Some(_))), "{taken:?}");
+}
+
+#[tokio::test]
+async fn while_our_table_is_locked_everything_is_answered_as_busy() {
+    let database =
+        Database::with_store(|store| store.with_lock_timeout(Duration::from_millis(20))).await;
+    let store = &database.store;
+    let (held, free) = (claim("held", "{}"), claim("free", "{}"));
+    let lease = lease(store, &held).await;
+    let mut locker = database.outside.acquire().await.unwrap();
+    let mut locker = locker.begin().await.unwrap();
+    locker
+        .execute(sqlx::raw_sql(
+            database.sql("LOCK TABLE {s}.records IN ACCESS EXCLUSIVE MODE"),
+        ))
+        .await
+        .unwrap();
+    let minute = Duration::from_secs(60);
+    for answer in [
+        store.claim(&free).await.map(drop),
+        store.take_over(&held, lease.token).await.map(drop),
+        store.renew(&lease, minute).await.map(drop),
+        store.complete(&lease, result("done")).await.map(drop),
+        store.release(&lease, Duration::ZERO).await.map(drop),
+        store.release(&lease, minute).await.map(drop),
+        store.abandon(&lease).await.map(drop),
+        store.show(lease.id).await.map(drop),
+        store.list(&Default::default()).await.map(drop),
+    ] {
+        let error = answer.expect_err("the table is locked");
+        assert_eq!(error.kind(), StoreErrorKind::Busy, "{error}");
+        assert!(error.is_transient());
+    }
+    locker.rollback().await.unwrap();
+    let end = store.complete(&lease, result("done")).await;
+    assert!(matches!(end, Ok(LeaseEnd::Done(_))), "{end:?}");
+}
+
+/// Calls under `key` until a record says that it is done; a call in doubt is run again.
+async fn until_completed(database: &Database, key: &str) {
+    let mut claim = claim(key, "{}");
+    claim.lease = Duration::from_millis(200);
+    for _ in 0..ATTEMPTS {
+        let lease = match database.store.claim(&claim).await {
+            Ok(Claimed::New(lease)) => lease,
+            Ok(Claimed::Found(record)) => match record.state {
+                RecordState::Completed { .. } => return,
+                RecordState::InDoubt { token, .. } => {
+                    match database.store.take_over(&claim, token).await {
+                        Ok(Some(lease)) => lease,
+                        Ok(None) => continue,
+                        Err(error) => {
+                            assert!(error.is_transient(), "{error:?}");
+                            continue;
+                        }
+                    }
+                }
+                _ => {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    continue;
+                }
+            },
+            Ok(Claimed::InProgress) => continue,
+            Ok(Claimed::Conflict) => panic!("equal calls do not conflict"),
+            Err(error) => {
+                assert!(error.is_transient(), "{error:?}");
+                continue;
+            }
+        };
+        match database.store.renew(&lease, claim.lease).await {
+            Ok(_) => {}
+            Err(error) => assert!(error.is_transient(), "{error:?}"),
+        }
+        let Ok(Claimed::New(mut transaction)) = database.store.begin(&claim.call, None).await
+        else {
+            continue;
+        };
+        let written = sqlx::query(database.sql("INSERT INTO {s}.effects VALUES ($1)"))
+            .bind(key)
+            .execute(&mut *transaction)
+            .await;
+        if written.is_err() {
+            continue;
+        }
+        let end = End::Complete(lease, result(key));
+        match database.store.end(transaction, None, end).await {
+            Ended::AsAsked(_) => return,
+            Ended::Aborted(_) | Ended::Unknown(_) | Ended::Fenced => {}
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+    panic!("{key} was never completed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn terminated_sessions_leave_one_effect_for_each_lease() {
+    for isolation in [Isolation::ReadCommitted, Isolation::Serializable] {
+        let name = unique("lease_faults");
+        let database = Database::with(
+            |options| options.application_name(&name),
+            |pool| pool.max_connections(8).test_before_acquire(false),
+            |store| store.with_isolation(isolation),
+        )
+        .await;
+        let database = Arc::new(database);
+        let done = Arc::new(AtomicBool::new(false));
+        let killer = tokio::spawn({
+            let (database, done) = (Arc::clone(&database), Arc::clone(&done));
+            async move {
+                let mut killed = 0_i64;
+                while !done.load(Ordering::SeqCst) {
+                    killed += sqlx::query_scalar::<_, i64>(
+                        "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (SELECT pid \
+                         FROM pg_stat_activity WHERE application_name = $1 \
+                         ORDER BY random() LIMIT 1) AS one",
+                    )
+                    .bind(&name)
+                    .fetch_one(&database.outside)
+                    .await
+                    .unwrap();
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                killed
+            }
+        });
+        // Every key is called by two callers at once.
+        let callers = (0..CALLERS).map(|caller| {
+            let database = Arc::clone(&database);
+            tokio::spawn(async move {
+                for key in (0..KEYS).filter(|key| key % (CALLERS / 2) == caller / 2) {
+                    until_completed(&database, &format!("key-{key:03}")).await;
+                }
+            })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            caller.await.unwrap();
+        }
+        done.store(true, Ordering::SeqCst);
+        assert!(killer.await.unwrap() > 0, "nothing was terminated");
+        let expected: Vec<_> = (0..KEYS).map(|key| format!("key-{key:03}")).collect();
+        assert_eq!(database.effects().await, expected);
+    }
+}
