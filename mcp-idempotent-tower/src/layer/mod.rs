@@ -44,6 +44,8 @@
 //!   [`layered`](crate::ServerExt::layered) protects, but only
 //!   [`idempotent`](crate::ServerExt::idempotent) advertises, adds key arguments to `tools/list`,
 //!   and answers the [status request](crate::wire::STATUS_METHOD).
+//! - Annotated tools are taken to use the layer's [`Idempotency`]: with its policy their contracts in
+//!   `tools/list` are completed, and the status request is answered.
 //!
 //! # Example
 //!
