@@ -39,6 +39,8 @@ pub(super) async fn under_lease<S: Store>(
     handler: Handler,
 ) -> ToolResult {
     let (call, rest) = call.into_call();
+    // In a box: the futures below each have a place for it.
+    let call = Box::new(call);
     let begun = execute::begin!(
         begin,
         &execution.idempotency,
@@ -53,11 +55,11 @@ pub(super) async fn under_lease<S: Store>(
         Ok(Begun::Attempt(attempt)) => attempt,
         // Nothing is ours to protect: as without the layer, a caller that leaves stops it.
         Ok(Begun::Unprotected) => {
-            let call = rest.with(without(call, execution.added_argument.as_deref()));
+            let call = rest.with(without(*call, execution.added_argument.as_deref()));
             return handler(call).await.result;
         }
     };
-    let call = rest.with(without(call, execution.added_argument.as_deref()));
+    let call = rest.with(without(*call, execution.added_argument.as_deref()));
     let running = idempotency.executions().enter();
     DetachOnDrop::new(async move {
         let _running = running;
@@ -78,6 +80,7 @@ pub(super) fn in_transaction<S: TransactionStore>(
 ) -> BoxFuture<'static, ToolResult> {
     Box::pin(async move {
         let (call, rest) = call.into_call();
+        let call = Box::new(call);
         let begun = execute::begin!(
             begin_transaction,
             &execution.idempotency,
@@ -104,7 +107,7 @@ pub(super) fn in_transaction<S: TransactionStore>(
         };
         let (transaction, attempt) = attempt.lend();
         let slot = Slot::<S>::open(transaction);
-        let mut call = rest.with(without(call, added_argument.as_deref()));
+        let mut call = rest.with(without(*call, added_argument.as_deref()));
         call.context.extensions.insert(slot.clone());
         let running = idempotency.executions().enter();
         DetachOnDrop::new(async move {
