@@ -4,6 +4,7 @@
 mod order;
 #[path = "../../../mcp-idempotent-core/benches/paired/mod.rs"]
 mod paired;
+mod waiting;
 
 use std::{
     cell::RefCell,
@@ -142,8 +143,12 @@ fn main() {
             async |calls| hand_over(&layered, &peer, calls, key).await,
         );
     }
-    for note in order::measured(&runtime) {
-        paired.note(note);
+    // Not where single rows are asked for, or where it is only tested that the benchmark works.
+    if std::env::args().skip(1).eq(["--bench"]) {
+        for note in order::measured(&runtime) {
+            paired.note(note);
+        }
+        paired.note(waiting::measured(&runtime, &peer));
     }
     paired.finish();
 }
