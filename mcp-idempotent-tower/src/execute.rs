@@ -189,13 +189,13 @@ pub(crate) fn attend<S: Store>(
 
 /// What comes before the handler runs code of the author's too: scope, authorization, set-up. A
 /// panic there would leave the client without an answer.
-pub(crate) async fn guarded<T>(
+pub(crate) fn guarded<T>(
     before: impl Future<Output = Result<T, Refusal>>,
-) -> Result<T, Refusal> {
+) -> impl Future<Output = Result<T, Refusal>> {
+    // No `async fn`: it would keep a second place for what it is given.
     AssertUnwindSafe(before)
         .catch_unwind()
-        .await
-        .unwrap_or_else(|_| Err(panicked_before()))
+        .map(|before| before.unwrap_or_else(|_| Err(panicked_before())))
 }
 
 pub(crate) fn identify<'a, S: Store>(

@@ -18,8 +18,7 @@ pub(crate) struct Executions(Arc<Count>);
 #[derive(Debug, Default)]
 struct Count {
     running: AtomicUsize,
-    /// The last one has ended.
-    drained: Notify,
+    none: Notify,
 }
 
 impl Executions {
@@ -33,14 +32,23 @@ impl Executions {
     }
 
     pub(crate) async fn drain(&self, within: Duration) -> Result<(), StillRunning> {
-        // The wait for an end begins before the look, so that none is missed in between.
-        let drained = self.0.drained.notified();
-        if self.running() == 0 || timeout(within, drained).await.is_ok() {
-            return Ok(());
-        }
-        match self.running() {
-            0 => Ok(()),
-            running => Err(StillRunning { running }),
+        let drained = timeout(within, async {
+            loop {
+                // Listening before looking: a last one that ends in between is heard.
+                let mut none = std::pin::pin!(self.0.none.notified());
+                none.as_mut().enable();
+                if self.running() == 0 {
+                    return;
+                }
+                none.await;
+            }
+        });
+        match drained.await {
+            Ok(()) => Ok(()),
+            Err(_) => match self.running() {
+                0 => Ok(()),
+                running => Err(StillRunning { running }),
+            },
         }
     }
 }
@@ -58,7 +66,7 @@ pub(crate) struct Running(Arc<Count>);
 impl Drop for Running {
     fn drop(&mut self) {
         if self.0.running.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.0.drained.notify_waiters();
+            self.0.none.notify_waiters();
         }
     }
 }

@@ -15,6 +15,7 @@ mod model;
 mod nesting;
 mod outcomes;
 mod processes;
+mod readme;
 mod recorded;
 mod refusals;
 mod results;
