@@ -176,6 +176,27 @@ impl Refusal {
         self
     }
 
+    /// As the answer to a question about a call, rather than to the call itself: that the question
+    /// was refused says nothing of the call's effect.
+    #[must_use]
+    pub fn into_unanswered(mut self) -> Self {
+        if self.outcome != CommitOutcome::Unknown {
+            self.outcome = CommitOutcome::Unknown;
+            self.message = match self.action {
+                Action::AskOperator => {
+                    "The question could not be answered, because the server is not set up for it, so \
+                     it is not known what became of the call. The server's log names the remedy."
+                }
+                _ => {
+                    "The question could not be answered, so it is not known what became of the call. \
+                     Ask again, or send the call again with the same key, never with a new one."
+                }
+            }
+            .to_owned();
+        }
+        self
+    }
+
     /// Which refusal it is.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {

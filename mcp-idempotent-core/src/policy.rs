@@ -138,6 +138,9 @@ impl Policy {
     /// The largest stored result: 1 MiB.
     pub const DEFAULT_MAX_RESULT_BYTES: usize = 1024 * 1024;
 
+    /// As good as for ever, and short enough for every store's arithmetic.
+    const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
     /// How often a running attempt renews its lease.
     #[must_use]
     pub fn heartbeat_period(&self) -> Duration {
@@ -149,8 +152,23 @@ impl Policy {
     /// # Errors
     ///
     /// A heartbeat that is longer than half the lease would let one lost renewal end it; records in
-    /// doubt would be removed before completed ones.
+    /// doubt would be removed before completed ones; or something lasts longer than the arithmetic
+    /// of stores, which is a hundred years.
     pub fn check(&self) -> Result<(), InvalidPolicy> {
+        for (name, lasts) in [
+            ("lease", self.lease),
+            ("retention", self.retention),
+            ("window", self.window),
+            ("tombstone", self.tombstone),
+            ("in_doubt_retention", self.in_doubt_retention),
+        ] {
+            if lasts > Self::LONGEST {
+                return Err(InvalidPolicy(format!(
+                    "the {name} is {lasts:?}; it must be at most {:?}, a hundred years",
+                    Self::LONGEST
+                )));
+            }
+        }
         let heartbeat = self.heartbeat_period();
         if heartbeat.is_zero() || heartbeat > self.lease / 2 {
             return Err(InvalidPolicy(format!(

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attempt::Attempt,
     call::{Call, NotCalled},
-    idempotency::Idempotency,
+    idempotency::{AnnotatedTool, Idempotency},
     options::ToolOptions,
     result::{self, Handled, ToolResult},
     verify::{InDoubt, VerifyCall, Verifying},
@@ -90,7 +90,10 @@ where
         + Send
         + 'static,
 {
-    let policy = idempotency.policy_of(options);
+    let AnnotatedTool {
+        policy,
+        added_argument,
+    } = idempotency.annotated(options);
     let mut attempt = match begin!(begin_transaction, idempotency, &policy, &call, true) {
         Err(refusal) => return refuse(idempotency, &refusal),
         Ok(Begun::Answer(answer)) => return answer_without_running(idempotency, answer),
@@ -99,7 +102,7 @@ where
         Ok(Begun::Attempt(attempt)) => attempt,
     };
     // In a box: the futures below each have a place for it.
-    let call = Box::new(without_added_argument(call, options));
+    let call = Box::new(without_argument(call, added_argument));
     let idempotency = idempotency.clone();
     let handler = handler();
     let running = idempotency.executions().enter();
@@ -127,11 +130,14 @@ where
     S: Store,
     H: FnOnce(Call) -> BoxFuture<'static, Result<Outcome, NotCalled>> + Send + 'static,
 {
-    let policy = idempotency.policy_of(options);
+    let AnnotatedTool {
+        policy,
+        added_argument,
+    } = idempotency.annotated(options);
     let verify = verify.map(|verify| VerifyCall {
         verify,
         call: &call,
-        added_argument: options.key_property,
+        added_argument,
     });
     let verify = verify.as_ref().map(|verify| verify as &dyn Verify);
     let begun = begin!(begin, idempotency, &policy, &call, true, verify);
@@ -142,7 +148,7 @@ where
         Ok(Begun::Unprotected) => unprotected(idempotency, &policy, &call),
     };
     // In a box: the futures below each have a place for it.
-    let mut call = Box::new(without_added_argument(call, options));
+    let mut call = Box::new(without_argument(call, added_argument));
     let idempotency = idempotency.clone();
     let handler = handler();
     let running = idempotency.executions().enter();
@@ -183,13 +189,13 @@ pub(crate) fn attend<S: Store>(
 
 /// What comes before the handler runs code of the author's too: scope, authorization, set-up. A
 /// panic there would leave the client without an answer.
-pub(crate) async fn guarded<T>(
+pub(crate) fn guarded<T>(
     before: impl Future<Output = Result<T, Refusal>>,
-) -> Result<T, Refusal> {
+) -> impl Future<Output = Result<T, Refusal>> {
+    // No `async fn`: it would keep a second place for what it is given.
     AssertUnwindSafe(before)
         .catch_unwind()
-        .await
-        .unwrap_or_else(|_| Err(panicked_before()))
+        .map(|before| before.unwrap_or_else(|_| Err(panicked_before())))
 }
 
 pub(crate) fn identify<'a, S: Store>(
@@ -248,8 +254,8 @@ fn identity_of<'a, S: Store>(
     Ok(Request::new(CallInfo::new(tool, scope), identity, policy).with_round(call.round()))
 }
 
-fn without_added_argument(mut call: Call, options: &ToolOptions) -> Call {
-    if let Some(name) = options.added_argument()
+fn without_argument(mut call: Call, added: Option<&str>) -> Call {
+    if let Some(name) = added
         && let Some(arguments) = &mut call.arguments
     {
         arguments.remove(name);

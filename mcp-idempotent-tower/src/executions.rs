@@ -1,33 +1,54 @@
 //! Which handlers run, so that a shutdown can wait for them.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::{sync::watch, time::timeout};
+use tokio::{sync::Notify, time::timeout};
 
 /// Counts the handlers that run under a claim, those whose caller is gone included.
 #[derive(Clone, Default)]
-pub(crate) struct Executions(Arc<watch::Sender<usize>>);
+pub(crate) struct Executions(Arc<Count>);
+
+#[derive(Debug, Default)]
+struct Count {
+    running: AtomicUsize,
+    none: Notify,
+}
 
 impl Executions {
     pub(crate) fn enter(&self) -> Running {
-        self.0.send_modify(|running| *running += 1);
+        self.0.running.fetch_add(1, Ordering::SeqCst);
         Running(Arc::clone(&self.0))
     }
 
     pub(crate) fn running(&self) -> usize {
-        *self.0.borrow()
+        self.0.running.load(Ordering::SeqCst)
     }
 
     pub(crate) async fn drain(&self, within: Duration) -> Result<(), StillRunning> {
-        let mut changes = self.0.subscribe();
-        // Bound first: the guard that it answers with would not let anybody enter or leave.
-        let drained = timeout(within, changes.wait_for(|running| *running == 0))
-            .await
-            .is_ok();
-        match self.running() {
-            _ if drained => Ok(()),
-            0 => Ok(()),
-            running => Err(StillRunning { running }),
+        let drained = timeout(within, async {
+            loop {
+                // Listening before looking: a last one that ends in between is heard.
+                let mut none = std::pin::pin!(self.0.none.notified());
+                none.as_mut().enable();
+                if self.running() == 0 {
+                    return;
+                }
+                none.await;
+            }
+        });
+        match drained.await {
+            Ok(()) => Ok(()),
+            Err(_) => match self.running() {
+                0 => Ok(()),
+                running => Err(StillRunning { running }),
+            },
         }
     }
 }
@@ -40,11 +61,13 @@ impl fmt::Debug for Executions {
 
 /// One handler that runs. Dropped when it has ended and its record is written.
 #[derive(Debug)]
-pub(crate) struct Running(Arc<watch::Sender<usize>>);
+pub(crate) struct Running(Arc<Count>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.send_modify(|running| *running -= 1);
+        if self.0.running.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.none.notify_waiters();
+        }
     }
 }
 

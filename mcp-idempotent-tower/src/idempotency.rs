@@ -28,9 +28,18 @@ pub struct Idempotency<S> {
 #[derive(Debug, Default)]
 struct Shared {
     settings: Settings,
-    /// The policy of each annotated tool, by the address of its static options.
-    policies: RwLock<HashMap<usize, Arc<Policy>>>,
+    /// What is known of each annotated tool, by the address of its static options.
+    tools: RwLock<HashMap<usize, AnnotatedTool>>,
     executions: Executions,
+}
+
+/// What an annotated tool's options come to on this server: found out once.
+#[derive(Debug, Clone)]
+pub(crate) struct AnnotatedTool {
+    /// The server's policy, with the attribute's options over it.
+    pub(crate) policy: Arc<Policy>,
+    /// The key argument, where it is removed before the arguments are parsed.
+    pub(crate) added_argument: Option<&'static str>,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +68,7 @@ impl<S: Store> Idempotency<S> {
             engine,
             shared: Arc::new(Shared {
                 settings,
-                policies: RwLock::default(),
+                tools: RwLock::default(),
                 executions: Executions::default(),
             }),
         }
@@ -104,23 +113,25 @@ impl<S> Idempotency<S> {
         &self.shared.settings
     }
 
-    /// The policy of an annotated tool: the server's, with the attribute's options over it.
-    pub(crate) fn policy_of(&self, options: &'static ToolOptions) -> Arc<Policy> {
+    pub(crate) fn annotated(&self, options: &'static ToolOptions) -> AnnotatedTool {
         let address = std::ptr::from_ref(options).addr();
-        let policies = &self.shared.policies;
-        if let Some(policy) = policies
+        let tools = &self.shared.tools;
+        if let Some(tool) = tools
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .get(&address)
         {
-            return Arc::clone(policy);
+            return tool.clone();
         }
-        let policy = Arc::new(options.over(&self.shared.settings.policy));
-        policies
+        let tool = AnnotatedTool {
+            policy: Arc::new(options.over(&self.shared.settings.policy)),
+            added_argument: options.added_argument(),
+        };
+        tools
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(address, Arc::clone(&policy));
-        policy
+            .insert(address, tool.clone());
+        tool
     }
 }
 

@@ -142,14 +142,25 @@ pub(crate) fn with_key_property(
         properties.insert(name.to_owned(), wire::key_property());
     }
     if required {
-        let names = object
-            .entry("required")
-            .or_insert_with(|| Value::Array(Vec::new()));
-        if let Value::Array(names) = names {
-            names.push(name.into());
-        }
+        require_key_property(&mut schema, name);
     }
     schema
+}
+
+/// Makes the property that [`with_key_property`] added a required one; none of the author's.
+pub(crate) fn require_key_property(schema: &mut Arc<JsonObject>, name: &str) {
+    let property = schema.get("properties").and_then(|all| all.get(name));
+    if property != Some(&wire::key_property()) {
+        return;
+    }
+    let names = Arc::make_mut(schema)
+        .entry("required")
+        .or_insert_with(|| Value::Array(Vec::new()));
+    if let Value::Array(names) = names
+        && !names.iter().any(|required| required == name)
+    {
+        names.push(name.into());
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@
 //!    a key it is the call itself that is asked for, by tool and arguments.
 //! 2. Keys are looked up in the caller's scope. Where an `authorize` hook is set, the tool must be
 //!    named, and the hook is asked.
-//! 3. The answer has a `state`, the recorded result only where tool and arguments are given and are
+//! 3. A server with another secret than that of the records, or without the store, answers with an
+//!    error that says nothing of the call: its outcome is unknown.
+//! 4. The answer has a `state`, the recorded result only where tool and arguments are given and are
 //!    those of the call, and what to do `next`. A key that was not seen is never a reason to make
 //!    another: the first request may still be on its way.
 
@@ -103,7 +105,7 @@ pub(crate) async fn answer<S: Store>(
     let scope = settings
         .scope
         .resolve(context, engine.store().reach(), kind)
-        .map_err(refused)?;
+        .map_err(|refusal| refused(refusal.into_unanswered()))?;
     if let Some(hook) = &settings.authorize {
         let Some(tool) = &asked.tool else {
             return Err(malformed("this server wants the `tool` to be named"));

@@ -69,6 +69,11 @@ impl ToolCall {
         definition(&**definitions, &self.params.name, &self.context).await
     }
 
+    /// The tool's definition where it was looked up before.
+    pub(crate) fn known_tool(&self) -> Option<Arc<Tool>> {
+        self.definitions.as_ref()?.cached(&self.params.name)
+    }
+
     /// Whether a layer above deduplicates it.
     pub(crate) const fn is_protected(&self) -> bool {
         self.is_protected

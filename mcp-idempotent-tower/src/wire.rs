@@ -96,11 +96,14 @@ pub(crate) fn replay_notice(at: Timestamp) -> ContentBlock {
 }
 
 /// Members of a contract.
-pub(crate) const KEY_ARGUMENT: &str = "keyArgument";
-pub(crate) const IGNORED: &str = "ignoredArguments";
+const KEY_REQUIREMENT: &str = "key";
+const KEY_ARGUMENT: &str = "keyArgument";
+const IGNORED: &str = "ignoredArguments";
+const RETENTION: &str = "retentionMs";
+const WINDOW: &str = "windowMs";
 
 /// What the attribute says of a tool. What it leaves to the server's policy is not listed: the
-/// tool's definition is made without the server.
+/// tool's definition is made without the server. [`complete`] adds it.
 pub(crate) fn contract(options: &ToolOptions) -> Value {
     let mut contract = Map::new();
     let mode = match options.mode {
@@ -109,7 +112,7 @@ pub(crate) fn contract(options: &ToolOptions) -> Value {
     };
     contract.insert("mode".into(), mode.into());
     if let Some(key) = options.key {
-        contract.insert("key".into(), requirement(key).into());
+        contract.insert(KEY_REQUIREMENT.into(), requirement(key).into());
     }
     if let Some(pointer) = options.key_argument {
         contract.insert(KEY_ARGUMENT.into(), pointer.into());
@@ -117,10 +120,7 @@ pub(crate) fn contract(options: &ToolOptions) -> Value {
     if !options.ignored.is_empty() {
         contract.insert(IGNORED.into(), options.ignored.into());
     }
-    for (name, duration) in [
-        ("retentionMs", options.retention),
-        ("windowMs", options.window),
-    ] {
+    for (name, duration) in [(RETENTION, options.retention), (WINDOW, options.window)] {
         if let Some(duration) = duration {
             contract.insert(name.into(), millis(duration));
         }
@@ -130,35 +130,76 @@ pub(crate) fn contract(options: &ToolOptions) -> Value {
 
 /// What the layer says of a tool: all of it is known.
 pub(crate) fn contract_of(policy: &Policy, mode: &'static str) -> Value {
-    let mut contract = Map::new();
-    contract.insert("mode".into(), mode.into());
-    contract.insert("key".into(), requirement(policy.key).into());
+    let mut contract = json!({ "mode": mode });
+    complete(&mut contract, policy);
+    contract
+}
+
+/// The policy of which a contract says a part, and the server's policy the rest.
+pub(crate) fn over(contract: &Value, base: &Policy) -> Policy {
+    let mut policy = base.clone();
+    match contract.get(KEY_REQUIREMENT).and_then(Value::as_str) {
+        Some(OPTIONAL) => policy.key = KeyRequirement::Explicit,
+        Some(REQUIRED) => policy.key = KeyRequirement::Required,
+        Some(DERIVED) => policy.key = KeyRequirement::Derived,
+        _ => {}
+    }
+    if let Some(pointer) = contract.get(KEY_ARGUMENT).and_then(Value::as_str) {
+        policy.key_argument = Some(pointer.into());
+    }
+    if let Some(ignored) = contract.get(IGNORED).and_then(Value::as_array) {
+        policy.ignored = ignored
+            .iter()
+            .filter_map(|pointer| pointer.as_str().map(Into::into))
+            .collect();
+    }
+    let duration = |name| {
+        let millis = contract.get(name).and_then(Value::as_u64);
+        millis.map(Duration::from_millis)
+    };
+    policy.retention = duration(RETENTION).unwrap_or(policy.retention);
+    policy.window = duration(WINDOW).unwrap_or(policy.window);
+    policy
+}
+
+/// Adds to a contract what it does not say of the policy that is in force.
+pub(crate) fn complete(contract: &mut Value, policy: &Policy) {
+    let Value::Object(contract) = contract else {
+        return;
+    };
+    let mut say = |name: &str, value: Value| {
+        contract.entry(name).or_insert(value);
+    };
+    say(KEY_REQUIREMENT, requirement(policy.key).into());
     if let Some(pointer) = policy.key_argument.as_deref() {
-        contract.insert(KEY_ARGUMENT.into(), pointer.into());
+        say(KEY_ARGUMENT, pointer.into());
     }
     if !policy.ignored.is_empty() {
         let ignored: Vec<&str> = policy.ignored.iter().map(|pointer| &**pointer).collect();
-        contract.insert(IGNORED.into(), ignored.into());
+        say(IGNORED, ignored.into());
     }
-    contract.insert("retentionMs".into(), millis(policy.retention));
+    say(RETENTION, millis(policy.retention));
     if policy.key == KeyRequirement::Derived {
-        contract.insert("windowMs".into(), millis(policy.window));
+        say(WINDOW, millis(policy.window));
     }
-    Value::Object(contract)
 }
+
+const OPTIONAL: &str = "optional";
+const REQUIRED: &str = "required";
+const DERIVED: &str = "derived";
 
 fn requirement(key: KeyRequirement) -> &'static str {
     match key {
-        KeyRequirement::Explicit => "optional",
-        KeyRequirement::Required => "required",
-        _ => "derived",
+        KeyRequirement::Explicit => OPTIONAL,
+        KeyRequirement::Required => REQUIRED,
+        _ => DERIVED,
     }
 }
 
 /// What the server says in `capabilities.extensions`.
 pub(crate) fn capability(policy: &Policy) -> JsonObject {
     let mut capability = Map::new();
-    capability.insert("retentionMs".into(), millis(policy.retention));
+    capability.insert(RETENTION.into(), millis(policy.retention));
     let keys = [KEY, KEY_ALIAS].map(|name| format!("_meta[\"{name}\"]"));
     capability.insert("keys".into(), keys.to_vec().into());
     match policy.wait {

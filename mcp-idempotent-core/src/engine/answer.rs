@@ -312,10 +312,13 @@ pub(super) fn commit_unknown(error: StoreError) -> Refusal {
     .with_source(error)
 }
 
-pub(super) fn still_held() -> Refusal {
+pub(super) fn still_held(on_doubt: OnDoubt) -> Refusal {
     tracing::error!(
         "a handler returned while something it started still held the transaction; it will be rolled back"
     );
+    if on_doubt != OnDoubt::Fail {
+        return still_in_doubt();
+    }
     Refusal::new(
         ErrorKind::OutcomeUnknown,
         CommitOutcome::Unknown,
@@ -326,8 +329,11 @@ pub(super) fn still_held() -> Refusal {
     )
 }
 
-pub(super) fn ended_by_handler() -> Refusal {
+pub(super) fn ended_by_handler(on_doubt: OnDoubt) -> Refusal {
     tracing::error!("the handler ended its transaction itself; its call is in doubt");
+    if on_doubt != OnDoubt::Fail {
+        return still_in_doubt();
+    }
     Refusal::new(
         ErrorKind::OutcomeUnknown,
         CommitOutcome::Unknown,

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -168,7 +171,8 @@ pub(super) struct Leader {
     id: RecordId,
     /// Whether it may have run the handler, so that its end without a record counts as a failure.
     began: bool,
-    ended: bool,
+    /// It does not lead any more: the flight of this key is gone, or somebody else's.
+    ended: AtomicBool,
 }
 
 impl Leader {
@@ -177,7 +181,7 @@ impl Leader {
             flights: Arc::clone(flights),
             id,
             began: false,
-            ended: false,
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -210,8 +214,10 @@ impl Leader {
     }
 
     /// A record decides for everybody who waits.
-    pub(super) fn share(mut self, record: &Record) {
-        self.ended = true;
+    pub(super) fn share(self, record: &Record) {
+        if self.ends_already() {
+            return;
+        }
         let flight = self.flights.shard(self.id).remove(&self.id);
         if let Some(flight) = flight {
             for waiter in flight.queue {
@@ -222,8 +228,10 @@ impl Leader {
 
     /// The round asked for more input: those of the same round get the same answer, the others
     /// have their turn.
-    pub(super) fn input_required(mut self, response: &Bytes) {
-        self.ended = true;
+    pub(super) fn input_required(self, response: &Bytes) {
+        if self.ends_already() {
+            return;
+        }
         let mut answered = Vec::new();
         let next = {
             let mut shard = self.flights.shard(self.id);
@@ -245,17 +253,30 @@ impl Leader {
     }
 
     /// The attempt left no record: one waiter claims anew, or all give up.
-    pub(super) fn fail(mut self) {
+    pub(super) fn fail(self) {
         self.end_without_record(true);
     }
 
     /// The caller leaves without having run anything: the next one leads.
-    pub(super) fn step_down(mut self) {
+    pub(super) fn step_down(self) {
         self.end_without_record(false);
     }
 
-    fn end_without_record(&mut self, failed: bool) {
-        self.ended = true;
+    /// The caller has lost its claim, and may go on for long: the next one leads, and finds out
+    /// where the key stands. Whatever comes of this caller decides for nobody else.
+    pub(super) fn resign(&self) {
+        self.end_without_record(false);
+    }
+
+    /// Ends the lead. Answers whether it had ended before.
+    fn ends_already(&self) -> bool {
+        self.ended.swap(true, Ordering::AcqRel)
+    }
+
+    fn end_without_record(&self, failed: bool) {
+        if self.ends_already() {
+            return;
+        }
         let (next, given_up) = {
             let mut shard = self.flights.shard(self.id);
             let exhausted = shard.get_mut(&self.id).is_some_and(|flight| {
@@ -285,9 +306,7 @@ impl Leader {
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        if !self.ended {
-            self.end_without_record(self.began);
-        }
+        self.end_without_record(self.began);
     }
 }
 

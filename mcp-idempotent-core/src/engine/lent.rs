@@ -8,7 +8,7 @@ use super::{
     Answer, Interrupted, TransactionAttempt, answer,
     attempt::{self, Context},
 };
-use crate::{outcome::ResultKind, store::TransactionStore};
+use crate::{outcome::ResultKind, policy::OnDoubt, store::TransactionStore};
 
 /// A [`TransactionAttempt`] without its transaction, which somebody else hands to the handler and
 /// takes back. Dropping it records nothing, and lets one of those who wait claim anew.
@@ -56,7 +56,9 @@ impl<S: TransactionStore> LentAttempt<S> {
     #[must_use = "it is the caller's answer"]
     pub fn give_up(mut self) -> Answer {
         let observed = self.context.handled(ResultKind::Interrupted);
-        let refusal = observed.span().in_scope(answer::still_held);
+        let refusal = observed
+            .span()
+            .in_scope(|| answer::still_held(OnDoubt::Fail));
         observed.refused(&refusal);
         match self.context.protected {
             Some(protected) => protected.refuse(refusal),

@@ -15,8 +15,14 @@ impl<S: Store> Engine<S> {
     /// # Errors
     ///
     /// The store could not be asked, or knows the application under another secret. Nothing was
-    /// changed.
+    /// changed, and nothing is said of the call's effect.
     pub async fn inspect(&self, call: CallInfo, identity: &Identity) -> Result<Inspected, Refusal> {
+        self.look(call, identity)
+            .await
+            .map_err(Refusal::into_unanswered)
+    }
+
+    async fn look(&self, call: CallInfo, identity: &Identity) -> Result<Inspected, Refusal> {
         match self.inner.check_secret(&call).await {
             Ok(()) => {}
             Err(Unchecked::AnotherSecret) => return Err(answer::another_secret()),

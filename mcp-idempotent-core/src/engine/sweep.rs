@@ -13,6 +13,10 @@ use tokio::{runtime::Handle, sync::watch, task::JoinHandle, time::sleep};
 use super::Engine;
 use crate::store::{Store, StoreError};
 
+/// A sweep that never rests would do nothing else than to ask.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// How the background sweep goes about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -44,7 +48,8 @@ impl SweepSettings {
     }
 
     fn pause(&self) -> Duration {
-        self.every / 2 + self.every.mul_f64(fraction())
+        let every = self.every.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        every / 2 + every.mul_f64(fraction())
     }
 }
 

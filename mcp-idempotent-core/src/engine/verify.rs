@@ -44,10 +44,10 @@ impl InDoubtCall {
         self.handle.downstream_key(step)
     }
 
-    /// How many attempts there were before.
+    /// How many attempts there were before, to run it or to find out about it.
     #[must_use]
     pub fn attempts(&self) -> u32 {
-        self.handle.attempts() - 1
+        self.handle.attempts().saturating_sub(1)
     }
 }
 

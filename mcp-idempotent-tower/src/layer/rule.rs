@@ -309,7 +309,7 @@ fn pointer(argument: &str) -> Arc<str> {
     format!("/{}", argument.replace('~', "~0").replace('/', "~1")).into()
 }
 
-fn top_level_name(pointer: &str) -> Option<Box<str>> {
+pub(super) fn top_level_name(pointer: &str) -> Option<Box<str>> {
     let name = pointer.strip_prefix('/')?;
     (!name.contains('/')).then(|| name.replace("~1", "/").replace("~0", "~").into())
 }

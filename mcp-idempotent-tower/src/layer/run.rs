@@ -45,6 +45,8 @@ pub(super) async fn under_lease<S: Store>(
     handler: Handler,
 ) -> ToolResult {
     let (call, rest) = call.into_call();
+    // In a box: the futures below each have a place for it.
+    let call = Box::new(call);
     let verify = execution.verify.as_ref().map(|verify| VerifyCall {
         verify: &**verify,
         call: &call,
@@ -66,14 +68,14 @@ pub(super) async fn under_lease<S: Store>(
         // Nothing is ours to protect: as without the layer, a caller that leaves stops it.
         Ok(Begun::Unprotected) => {
             let attempt = execute::unprotected(&idempotency, &execution.policy, &call);
-            let mut call = rest.with(without(call, execution.added_argument.as_deref()));
+            let mut call = rest.with(without(*call, execution.added_argument.as_deref()));
             let (current, ct) = execute::attend(&attempt, &mut call.context);
             let handled = current.during(ct, handler(call)).await;
             let answer = attempt.finish(&handled).await;
             return execute::answer_after_running(&idempotency, answer, handled);
         }
     };
-    let mut call = rest.with(without(call, execution.added_argument.as_deref()));
+    let mut call = rest.with(without(*call, execution.added_argument.as_deref()));
     let running = idempotency.executions().enter();
     DetachOnDrop::new(async move {
         let _running = running;
@@ -97,6 +99,7 @@ pub(super) fn in_transaction<S: TransactionStore>(
 ) -> BoxFuture<'static, ToolResult> {
     Box::pin(async move {
         let (call, rest) = call.into_call();
+        let call = Box::new(call);
         let begun = execute::begin!(
             begin_transaction,
             &execution.idempotency,
@@ -123,7 +126,7 @@ pub(super) fn in_transaction<S: TransactionStore>(
         };
         let (transaction, attempt) = attempt.lend();
         let slot = Slot::<S>::open(transaction);
-        let mut call = rest.with(without(call, added_argument.as_deref()));
+        let mut call = rest.with(without(*call, added_argument.as_deref()));
         call.context.extensions.insert(slot.clone());
         let running = idempotency.executions().enter();
         DetachOnDrop::new(async move {

@@ -7,11 +7,11 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{ResultKind, Store};
 use rmcp::{
     ErrorData,
-    model::{CallToolResponse, CallToolResult, ErrorCode},
+    model::{CallToolResponse, CallToolResult, ErrorCode, Tool},
 };
 use tower::Service;
 
@@ -59,44 +59,56 @@ where
 
     fn call(&mut self, call: ToolCall) -> Self::Future {
         let inner = self.inner.clone();
+        // Decided at once wherever it can be: each future that a call waits in is memory of a
+        // duplicate that waits, and is moved about.
+        if let Some(tool) = call.known_tool() {
+            return answer(&self.layer, inner, call, Some(&tool));
+        }
         let layer = self.layer.clone();
-        Box::pin(answer(layer, inner, call))
+        Box::pin(async move {
+            let tool = call.tool().await;
+            answer(&layer, inner, call, tool.as_deref()).await
+        })
     }
 }
 
-async fn answer<T, S>(layer: IdempotencyLayer<S>, inner: T, call: ToolCall) -> ToolResult
+fn answer<T, S>(
+    layer: &IdempotencyLayer<S>,
+    inner: T,
+    call: ToolCall,
+    tool: Option<&Tool>,
+) -> BoxFuture<'static, ToolResult>
 where
     S: Store,
     T: Service<ToolCall, Response = CallToolResponse> + Send + 'static,
     T::Error: IntoErrorData + Send,
     T::Future: Send,
 {
-    let tool = call.tool().await;
-    let tool = tool.as_deref();
+    let is_known = tool.is_some();
     let rule = layer.shared.rule(call.name(), tool);
     if matches!(rule.kind, Kind::Untouched) || has_contract(tool) || call.is_protected() {
-        return execute(inner, call, tool.is_some()).await.result;
+        return Box::pin(execute(inner, call, is_known).map(|handled| handled.result));
     }
     let read_only = rule::is_read_only(tool);
-    let execution = Execution {
-        idempotency: layer.shared.idempotency.clone(),
-        policy: Arc::clone(rule.policy_for(read_only)),
-        verify: rule.verify.clone(),
-        added_argument: rule.added_argument(tool).map(Box::from),
-        read_only,
-        is_listed: tool.is_some(),
-    };
-    let is_known = tool.is_some();
-    let has_key = || has_key(&call, execution.policy.key_argument.as_deref());
+    let policy = rule.policy_for(read_only);
+    let has_key = || has_key(&call, policy.key_argument.as_deref());
     let transaction = match rule.kind {
         Kind::Transaction(_) if read_only && rule.by_default && !has_key() => None,
         Kind::Transaction(run) => Some(run),
         Kind::Lease | Kind::Untouched => None,
     };
+    let execution = Execution {
+        idempotency: layer.shared.idempotency.clone(),
+        policy: Arc::clone(policy),
+        verify: rule.verify.clone(),
+        added_argument: rule.added_argument(tool).map(Box::from),
+        read_only,
+        is_listed: is_known,
+    };
     let handler: Handler = Box::new(move |call| Box::pin(execute(inner, call, is_known)));
     match transaction {
-        Some(run) => run(execution, call, handler).await,
-        None => run::under_lease(execution, call, handler).await,
+        Some(run) => run(execution, call, handler),
+        None => Box::pin(run::under_lease(execution, call, handler)),
     }
 }
 

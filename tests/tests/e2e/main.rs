@@ -16,6 +16,7 @@ mod nesting;
 mod outcomes;
 mod outside;
 mod processes;
+mod readme;
 mod recorded;
 mod refusals;
 mod results;

@@ -3,7 +3,7 @@
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, time::sleep};
 use tracing::Instrument as _;
 
 use super::{Context, Interrupted, Protected, end_without_record, holding};
@@ -15,11 +15,15 @@ use crate::{
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     outcome::{HandlerResult, ResultKind},
-    policy::Policy,
+    policy::{OnDoubt, Policy},
     record::{Record, RecordState, Timestamp},
     store::{Ended, LeaseEnd, Store},
     telemetry::{ObservedCall, Outcome},
 };
+
+/// Between two tries to record a result while the store fails.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// A lease that somebody has to finish. Dropped while nobody can have acted it is released, after
 /// that its record is in doubt.
@@ -30,6 +34,8 @@ pub(in crate::engine) struct HeldLease<S: Store> {
     started: bool,
     /// For how long a released key remembers where it comes from.
     keep_origin: Duration,
+    /// What a retry will find, if this attempt leaves doubt.
+    on_doubt: OnDoubt,
     finished: bool,
 }
 
@@ -38,12 +44,14 @@ impl<S: Store> HeldLease<S> {
         kept: Arc<Kept<S>>,
         in_doubt: bool,
         keep_origin: Duration,
+        on_doubt: OnDoubt,
     ) -> Self {
         Self {
             kept,
             in_doubt,
             started: false,
             keep_origin,
+            on_doubt,
             finished: false,
         }
     }
@@ -54,8 +62,10 @@ impl<S: Store> HeldLease<S> {
 
     /// Frees the key. What was never started leaves no trace, unless an attempt before it was.
     async fn release(&mut self, acted: bool) {
+        self.kept.end();
+        let released = release(&self.kept, acted, self.keep_origin).await;
         self.finished = true;
-        if let Err(error) = release(&self.kept, acted, self.keep_origin).await {
+        if let Err(error) = released {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "a claim could not be released; its call is in doubt once the lease ends"
@@ -64,8 +74,10 @@ impl<S: Store> HeldLease<S> {
     }
 
     pub(in crate::engine) async fn abandon(&mut self) {
+        self.kept.end();
+        let abandoned = abandon(&self.kept).await;
         self.finished = true;
-        if let Err(error) = abandon(&self.kept).await {
+        if let Err(error) = abandoned {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "an attempt in doubt could not be told to the store; its lease will lapse"
@@ -143,6 +155,7 @@ impl<S: Store> LeaseAttempt<S> {
 
     /// Runs the handler, in this task. A handler that holds a
     /// [transaction](crate::engine::LeaseTransaction) for longer than the store allows is dropped.
+    /// One that goes on after its lease is lost keeps nobody waiting any more.
     ///
     /// # Errors
     ///
@@ -150,15 +163,26 @@ impl<S: Store> LeaseAttempt<S> {
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
         self.held.started = true;
-        let kept = &self.held.kept;
-        let handler = holding(&self.context, AssertUnwindSafe(handler).catch_unwind());
-        if kept.store.transaction_limit().is_none() {
-            return handler.await.map_err(|_| Interrupted::Panicked);
-        }
+        let (kept, context) = (&self.held.kept, &self.context);
+        let handler = holding(context, AssertUnwindSafe(handler).catch_unwind());
+        let over_time = async {
+            match kept.store.transaction_limit() {
+                Some(_) => kept.over_time().await,
+                None => std::future::pending().await,
+            }
+        };
+        let lost = async {
+            kept.lost().await;
+            if let Some(protected) = &context.protected {
+                protected.leader.resign();
+            }
+            std::future::pending().await
+        };
         tokio::select! {
             biased;
             ended = handler => ended.map_err(|_| Interrupted::Panicked),
-            () = kept.over_time() => Err(Interrupted::OverTime),
+            () = over_time => Err(Interrupted::OverTime),
+            () = lost => unreachable!("it waits for ever"),
         }
     }
 
@@ -186,6 +210,7 @@ impl<S: Store> LeaseAttempt<S> {
             },
         } = self;
         let kind = result.kind();
+        held.kept.returned();
         let left = held.kept.close_transaction();
         let Some(protected) = protected else {
             return end_unprotected(kind, left).await;
@@ -196,7 +221,7 @@ impl<S: Store> LeaseAttempt<S> {
             Left::StillHeld => {
                 observed.note(Outcome::LeftInDoubt);
                 held.abandon().await;
-                return protected.refuse(answer::still_held());
+                return protected.refuse(answer::still_held(held.on_doubt));
             }
         };
         let plan = match plan::lease(kind, policy.on_error, protected.identity.kind) {
@@ -284,7 +309,7 @@ async fn complete<S: Store>(
         }
         Ok(LeaseEnd::Fenced) => {
             observed.note(Outcome::Fenced);
-            protected.refuse(answer::fenced(policy.on_doubt))
+            protected.refuse(answer::fenced(held.on_doubt))
         }
         Err(error) => {
             // The effect has happened and its result is known: the one caller who is here gets
@@ -310,8 +335,25 @@ impl<S: Store> HeldLease<S> {
         let Some(lease) = self.kept.lease() else {
             return Ok(LeaseEnd::Fenced);
         };
-        let completion = protected.completion(policy, response);
-        let ended = self.kept.store.complete(lease, completion).await;
+        let mut pause = FIRST_PAUSE;
+        let ended = loop {
+            let completion = protected.completion(policy, response);
+            let ended = self.kept.store.complete(lease, completion).await;
+            let left = self.kept.left();
+            match ended {
+                // The result is known, and only while the lease lasts can it be kept: giving up
+                // would leave to an operator what a moment may mend.
+                Err(error) if error.is_transient() && !left.is_zero() => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "a result could not be recorded; trying again while the lease lasts"
+                    );
+                    sleep(pause.min(left)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                ended => break ended,
+            }
+        };
         self.finished = true;
         ended
     }
@@ -340,17 +382,17 @@ async fn complete_with<S: Store>(
         Ended::Fenced | Ended::Lost(_) | Ended::LostInProgress => {
             held.finished = true;
             observed.note(Outcome::Fenced);
-            protected.refuse(answer::fenced(policy.on_doubt))
+            protected.refuse(answer::fenced(held.on_doubt))
         }
         Ended::Aborted(error) => {
             observed.note(Outcome::LeftInDoubt);
             held.abandon().await;
-            protected.refuse(answer::not_committed_after_acting(error, policy.on_doubt))
+            protected.refuse(answer::not_committed_after_acting(error, held.on_doubt))
         }
         Ended::EndedByHandler => {
             observed.note(Outcome::LeftInDoubt);
             held.abandon().await;
-            protected.refuse(answer::ended_by_handler())
+            protected.refuse(answer::ended_by_handler(held.on_doubt))
         }
         // The commit may still be under way: the lease lapses into doubt, or is completed.
         Ended::Unknown(error) => {
@@ -363,18 +405,17 @@ async fn complete_with<S: Store>(
 async fn end_unprotected(kind: ResultKind, left: Left) -> Answer {
     match left {
         Left::Nothing => Answer::Executed,
-        Left::StillHeld => Answer::Refused(answer::still_held()),
+        Left::StillHeld => Answer::Refused(answer::still_held(OnDoubt::Fail)),
         Left::Transaction(transaction) if !commits(kind) => {
             drop(transaction.roll_back().await);
             Answer::Executed
         }
         Left::Transaction(transaction) => match transaction.commit().await {
             Ended::AsAsked(_) => Answer::Executed,
-            Ended::Aborted(error) => Answer::Refused(answer::not_committed_after_acting(
-                error,
-                crate::policy::OnDoubt::Fail,
-            )),
-            Ended::EndedByHandler => Answer::Refused(answer::ended_by_handler()),
+            Ended::Aborted(error) => {
+                Answer::Refused(answer::not_committed_after_acting(error, OnDoubt::Fail))
+            }
+            Ended::EndedByHandler => Answer::Refused(answer::ended_by_handler(OnDoubt::Fail)),
             Ended::Unknown(error) => Answer::Refused(answer::commit_unknown(error)),
             Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced => {
                 Answer::Refused(answer::in_progress())

@@ -12,6 +12,7 @@ use crate::{
         plan::{self, TransactionPlan},
     },
     outcome::HandlerResult,
+    policy::OnDoubt,
     store::{End, Ended, TransactionStore},
     telemetry::{ObservedCall, Outcome},
 };
@@ -93,7 +94,7 @@ impl<S: TransactionStore> TransactionAttempt<S> {
                 Ended::AsAsked(_) => Answer::Executed,
                 Ended::Aborted(_) if !committing => Answer::Executed,
                 Ended::Aborted(error) => Answer::Refused(answer::not_committed(error)),
-                Ended::EndedByHandler => Answer::Refused(answer::ended_by_handler()),
+                Ended::EndedByHandler => Answer::Refused(answer::ended_by_handler(OnDoubt::Fail)),
                 Ended::Unknown(error) => Answer::Refused(answer::commit_unknown(error)),
                 Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced => {
                     Answer::Refused(answer::in_progress())
@@ -144,7 +145,7 @@ impl<S: TransactionStore> TransactionAttempt<S> {
             }
             (Ended::EndedByHandler, _) => {
                 observed.note(Outcome::LeftInDoubt);
-                protected.refuse(answer::ended_by_handler())
+                protected.refuse(answer::ended_by_handler(OnDoubt::Fail))
             }
             (Ended::Unknown(error), _) => protected.refuse(answer::commit_unknown(error)),
         }

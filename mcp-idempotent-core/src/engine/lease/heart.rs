@@ -11,7 +11,7 @@ use std::{
 use tokio::{
     runtime::Handle,
     sync::Notify,
-    time::{Instant, sleep, sleep_until, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{Kept, NotCurrent, lock};
@@ -25,6 +25,8 @@ const IDLE_LOOKS: u32 = 8;
 /// Between two tries to renew while the store fails.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A try that hangs is given up after half of what is left of the lease, but not before this.
+const SHORTEST_TRY: Duration = Duration::from_secs(1);
 
 /// Renews the leases that were given to it, until they end.
 pub(in crate::engine) struct Heart<S> {
@@ -33,14 +35,20 @@ pub(in crate::engine) struct Heart<S> {
 }
 
 struct State<S> {
-    leases: Vec<Beat<S>>,
+    leases: Vec<Weak<Kept<S>>>,
     /// Zero while no task runs.
     look_every: Duration,
 }
 
-struct Beat<S> {
-    kept: Weak<Kept<S>>,
-    due: Instant,
+impl<S> State<S> {
+    /// What has ended is removed at each look; between two, before room is made for more.
+    fn push(&mut self, kept: Weak<Kept<S>>) {
+        if self.leases.len() == self.leases.capacity() {
+            self.leases.retain(|kept| kept.strong_count() > 0);
+            self.leases.reserve(self.leases.len().max(16));
+        }
+        self.leases.push(kept);
+    }
 }
 
 impl<S: Store> Heart<S> {
@@ -59,107 +67,136 @@ impl<S: Store> Heart<S> {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let terms = kept.watched.terms;
-        let look_every = (terms.heartbeat / LOOKS_PER_HEARTBEAT).max(SHORTEST_LOOK);
-        let mut state = lock(&self.state);
-        state.leases.push(Beat {
-            kept: Arc::downgrade(kept),
-            due: Instant::now() + terms.heartbeat,
-        });
-        if state.look_every.is_zero() {
+        let look_every = look_every(kept);
+        let runs = {
+            let mut state = lock(&self.state);
+            state.push(Arc::downgrade(kept));
+            let runs = !state.look_every.is_zero();
+            if runs && state.look_every <= look_every {
+                return;
+            }
             state.look_every = look_every;
-            drop(state);
-            drop(runtime.spawn(Self::run(Arc::downgrade(self))));
-        } else if look_every < state.look_every {
-            state.look_every = look_every;
-            drop(state);
+            runs
+        };
+        if runs {
             self.sooner.notify_one();
+        } else {
+            drop(runtime.spawn(Self::run(Running(Some(Arc::downgrade(self))))));
         }
+        // What a worker thread of tokio has woken last waits in a place from which no other worker
+        // takes it, and this thread may run a handler next that keeps it. Something else goes there.
+        drop(runtime.spawn(async {}));
     }
 
-    async fn run(heart: Weak<Self>) {
+    async fn run(mut running: Running<S>) {
         let mut idle = 0;
-        loop {
-            let Some(this) = heart.upgrade() else {
-                return;
-            };
-            let every = lock(&this.state).look_every;
-            let next = Instant::now() + every;
+        while let Some(this) = running.heart() {
+            let next = Instant::now() + lock(&this.state).look_every;
             tokio::select! {
                 () = sleep_until(next) => {}
                 () = this.sooner.notified() => continue,
             }
             let due = {
                 let mut state = lock(&this.state);
-                let now = Instant::now();
-                let mut due = Vec::new();
-                state.leases.retain(|beat| {
-                    let Some(kept) = beat.kept.upgrade() else {
-                        return false;
-                    };
-                    if kept.watched.ended.load(Ordering::Acquire) {
-                        return false;
-                    }
-                    if beat.due > now {
-                        return true;
-                    }
-                    due.push(kept);
-                    false
-                });
-                idle = if state.leases.is_empty() && due.is_empty() {
-                    idle + 1
-                } else {
-                    0
-                };
+                let due = state.look();
+                idle = if state.leases.is_empty() { idle + 1 } else { 0 };
                 if idle >= IDLE_LOOKS {
                     state.look_every = Duration::ZERO;
+                    running.0 = None;
                     return;
                 }
                 due
             };
             for kept in due {
-                let heart = Weak::clone(&heart);
-                drop(tokio::spawn(async move {
-                    if renew(&kept).await
-                        && let Some(heart) = heart.upgrade()
-                    {
-                        let due = Instant::now() + kept.watched.terms.heartbeat;
-                        lock(&heart.state).leases.push(Beat {
-                            kept: Arc::downgrade(&kept),
-                            due,
-                        });
-                    }
-                }));
+                drop(tokio::spawn(renew(Renewing(kept))));
             }
         }
     }
 }
 
-/// Renews one lease, however often it takes, while it lasts. Answers whether it goes on.
-async fn renew<S: Store>(kept: &Kept<S>) -> bool {
+impl<S: Store> State<S> {
+    /// Forgets the leases that are over, and says which are to be renewed now.
+    fn look(&mut self) -> Vec<Arc<Kept<S>>> {
+        let now = Instant::now();
+        let (mut due, mut shortest) = (Vec::new(), None);
+        self.leases.retain(|kept| {
+            let Some(kept) = kept.upgrade() else {
+                return false;
+            };
+            if kept.watched.is_over() {
+                return false;
+            }
+            let every = look_every(&kept);
+            shortest = Some(shortest.map_or(every, |shortest: Duration| shortest.min(every)));
+            if kept.watched.due() <= now && !kept.watched.renewing.swap(true, Ordering::AcqRel) {
+                due.push(kept);
+            }
+            true
+        });
+        if let Some(shortest) = shortest {
+            self.look_every = shortest;
+        }
+        due
+    }
+}
+
+fn look_every<S>(kept: &Kept<S>) -> Duration {
+    (kept.watched.terms.heartbeat / LOOKS_PER_HEARTBEAT).max(SHORTEST_LOOK)
+}
+
+/// As long as the task. A runtime that shuts down drops it; the next lease then starts it again,
+/// in its own runtime.
+struct Running<S>(Option<Weak<Heart<S>>>);
+
+impl<S> Running<S> {
+    fn heart(&self) -> Option<Arc<Heart<S>>> {
+        self.0.as_ref().and_then(Weak::upgrade)
+    }
+}
+
+impl<S> Drop for Running<S> {
+    fn drop(&mut self) {
+        if let Some(heart) = self.heart() {
+            lock(&heart.state).look_every = Duration::ZERO;
+        }
+    }
+}
+
+/// While a lease is being renewed; nobody else renews it in the background then.
+struct Renewing<S>(Arc<Kept<S>>);
+
+impl<S> Drop for Renewing<S> {
+    fn drop(&mut self) {
+        self.0.watched.renewing.store(false, Ordering::Release);
+    }
+}
+
+/// Renews one lease, however often it takes, while it lasts.
+async fn renew<S: Store>(renewing: Renewing<S>) {
+    let kept = &renewing.0;
     let mut pause = FIRST_PAUSE;
-    loop {
-        if kept.watched.ended.load(Ordering::Acquire) {
-            return false;
-        }
+    while !kept.watched.is_over() {
         // The handler may have renewed it meanwhile.
-        let ends = kept.watched.ends();
-        if Instant::now() >= ends {
+        let left = kept.watched.left();
+        if left.is_zero() {
             kept.watched.lose("it could not be renewed in time");
-            return false;
+            return;
         }
-        match timeout_at(ends, kept.renew()).await {
-            Ok(Ok(())) => return true,
-            Ok(Err(NotCurrent::Fenced)) => return false,
+        match timeout((left / 2).max(SHORTEST_TRY).min(left), kept.renew()).await {
+            Ok(Ok(()) | Err(NotCurrent::Fenced)) => return,
             Ok(Err(NotCurrent::Unconfirmed(error))) => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
+                    tool = &*kept.watched.call.tool,
                     "a lease could not be renewed; trying again"
                 );
-                sleep(pause.min(ends.saturating_duration_since(Instant::now()))).await;
+                sleep(pause.min(kept.watched.left())).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
-            Err(_) => {}
+            Err(_) => tracing::warn!(
+                tool = &*kept.watched.call.tool,
+                "the store takes too long to renew a lease; trying again"
+            ),
         }
     }
 }

@@ -14,7 +14,10 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 pub(super) use self::heart::Heart;
 use self::transaction::Open;
@@ -22,8 +25,12 @@ pub use self::transaction::{BeginError, LeaseTransaction};
 pub(super) use self::transaction::{Ending, Left};
 use crate::{
     fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
-    store::{CallInfo, Lease, LeaseEnd, Store, StoreError},
+    store::{CallInfo, Lease, LeaseEnd, Store, StoreError, StoreErrorKind},
 };
+
+/// How long a handler that asks for its lease waits for the store at least, although by this
+/// process's clock the lease may have ended.
+const SHORTEST_ANSWER: Duration = Duration::from_secs(1);
 
 /// Why a handler cannot be sure of its lease.
 #[derive(Debug)]
@@ -85,17 +92,14 @@ impl LeaseHandle {
     ///
     /// # Errors
     ///
-    /// [`NotCurrent`]. Do not make the outside call.
+    /// [`NotCurrent`], at the latest when the lease has ended. Do not make the outside call.
     pub async fn ensure_current(&self) -> Result<(), NotCurrent> {
         self.held.renew_now().await
     }
 
     /// Ends when the lease is lost while the attempt runs, and never otherwise.
     pub async fn lost(&self) {
-        let mut lost = self.held.watched().lost.subscribe();
-        if lost.wait_for(|lost| *lost).await.is_err() {
-            std::future::pending().await
-        }
+        self.held.watched().lost().await;
     }
 
     /// Whether the lease is known to be lost. The store may know better:
@@ -185,19 +189,41 @@ pub(super) struct Watched {
     /// By this process's clock, and early: counted from before the store was asked.
     ends: Mutex<Instant>,
     lost: watch::Sender<bool>,
+    /// The handler has returned: whether the lease is current is nobody's business any more.
+    returned: AtomicBool,
     ended: AtomicBool,
+    /// The heart is renewing it.
+    renewing: AtomicBool,
     transaction: Mutex<Open>,
     /// By when a handler that holds a transaction has to return.
     limit: watch::Sender<Option<Instant>>,
 }
 
 impl Watched {
+    async fn lost(&self) {
+        let mut lost = self.lost.subscribe();
+        if lost.wait_for(|lost| *lost).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
     fn is_lost(&self) -> bool {
         *self.lost.borrow()
     }
 
-    fn ends(&self) -> Instant {
-        *lock(&self.ends)
+    /// Nobody renews it any more.
+    fn is_over(&self) -> bool {
+        self.ended.load(Ordering::Acquire) || self.is_lost()
+    }
+
+    /// How much of the lease is left.
+    fn left(&self) -> Duration {
+        lock(&self.ends).saturating_duration_since(Instant::now())
+    }
+
+    /// When it is to be renewed next: counted, as its end is, from before the store was asked.
+    fn due(&self) -> Instant {
+        *lock(&self.ends) - self.terms.lease + self.terms.heartbeat
     }
 
     fn renewed(&self, asked: Instant) {
@@ -206,7 +232,8 @@ impl Watched {
     }
 
     fn lose(&self, why: &'static str) {
-        if self.ended.load(Ordering::Acquire) {
+        // What ends its own lease does not lose it.
+        if self.returned.load(Ordering::Acquire) {
             return;
         }
         if !self.lost.send_replace(true) {
@@ -224,11 +251,14 @@ impl Watched {
 pub(super) struct Kept<S> {
     pub(super) store: Arc<S>,
     watched: Watched,
+    /// The lease is renewed although everything else of the engine may be gone.
+    _heart: Arc<Heart<S>>,
 }
 
 impl<S: Store> Kept<S> {
     pub(super) fn new(
         store: Arc<S>,
+        heart: Arc<Heart<S>>,
         lease: Option<Lease>,
         terms: Terms,
         asked: Instant,
@@ -244,10 +274,13 @@ impl<S: Store> Kept<S> {
                 seed,
                 call,
                 lost: watch::Sender::new(false),
+                returned: AtomicBool::new(false),
                 ended: AtomicBool::new(false),
+                renewing: AtomicBool::new(false),
                 transaction: Mutex::default(),
                 limit: watch::Sender::new(None),
             },
+            _heart: heart,
         }
     }
 
@@ -255,9 +288,26 @@ impl<S: Store> Kept<S> {
         self.watched.lease.as_ref()
     }
 
+    /// How much of the lease is left, as far as this process knows.
+    pub(super) fn left(&self) -> Duration {
+        self.watched.left()
+    }
+
+    /// The handler has returned. The lease is still renewed, so that it lasts until the result is
+    /// recorded, but nothing is reported of it.
+    pub(super) fn returned(&self) {
+        self.watched.returned.store(true, Ordering::Release);
+    }
+
     /// Nobody renews it from here on.
     pub(super) fn end(&self) {
+        self.returned();
         self.watched.ended.store(true, Ordering::Release);
+    }
+
+    /// Ends when the lease is lost.
+    pub(super) async fn lost(&self) {
+        self.watched.lost().await;
     }
 
     /// Ends when a handler has held its transaction for longer than the store allows.
@@ -322,7 +372,7 @@ impl<S: Store> Held for Kept<S> {
 
     fn renew_now(&self) -> BoxFuture<'_, Result<(), NotCurrent>> {
         Box::pin(async {
-            if self.watched.is_lost() || self.watched.ended.load(Ordering::Acquire) {
+            if self.watched.is_lost() || self.watched.returned.load(Ordering::Acquire) {
                 return Err(NotCurrent::Fenced);
             }
             // Where one transaction keeps everybody from writing, a renewal would wait for the very
@@ -331,7 +381,13 @@ impl<S: Store> Held for Kept<S> {
             {
                 return Ok(());
             }
-            self.renew().await
+            let bound = Instant::now() + self.watched.left().max(SHORTEST_ANSWER);
+            timeout_at(bound, self.renew()).await.unwrap_or_else(|_| {
+                Err(NotCurrent::Unconfirmed(StoreError::new(
+                    StoreErrorKind::Unavailable,
+                    "the store did not answer while the lease lasted",
+                )))
+            })
         })
     }
 

@@ -31,12 +31,24 @@ pub struct MemoryStore {
     inner: Mutex<Inner>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
     records: HashMap<RecordId, Stored>,
     /// When each record may be reduced or removed.
     expiries: BTreeSet<(Instant, RecordId)>,
     last_token: i64,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self {
+            records: HashMap::new(),
+            expiries: BTreeSet::new(),
+            // A restart forgets the records, not what other systems were told: the downstream keys of
+            // a new call are not those of an old one, and a token that they compare goes on growing.
+            last_token: wall_clock().as_micros(),
+        }
+    }
 }
 
 #[derive(Debug)]

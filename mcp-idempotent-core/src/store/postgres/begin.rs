@@ -10,7 +10,7 @@ use super::{
     error::{self, answer},
     id_arguments,
     record::Stored,
-    statement::Name,
+    statement::{Argument, Name},
 };
 use crate::{
     record::Record,
@@ -90,6 +90,7 @@ impl PostgresStore {
             let mark = Mark::new();
             let batch = self.begin_batch(mark, claim, !serializable);
             let Err(error) = connection.begin(batch).await else {
+                self.found_prepared(unprepared == 0);
                 let transaction = PgTransaction { connection, mark };
                 return self.set_up(transaction, call).await.map(Claimed::New);
             };
@@ -130,19 +131,19 @@ impl PostgresStore {
         batch.push(';');
         match claim {
             Some(claim) => {
-                batch.push_str(&self.open(mark, claim, look_up));
+                self.push_open(&mut batch, mark, claim, look_up);
                 if look_up {
-                    batch.push_str(&self.seen_call(claim));
+                    self.push_seen(&mut batch, claim);
                 }
             }
-            None => batch.push_str(&self.call(
+            None => self.push(
+                &mut batch,
                 Name::OpenUnclaimed,
                 &[
-                    mark.literal(),
-                    self.idle_timeout(),
-                    self.transaction_lock(mark).to_string(),
+                    mark.argument(),
+                    Argument::Integer(self.inner.locks.of_transaction(mark)),
                 ],
-            )),
+            ),
         }
         batch
     }
@@ -267,6 +268,14 @@ impl PostgresStore {
         Ok(())
     }
 
+    /// Our names were known, without having been prepared right before.
+    fn found_prepared(&self, at_once: bool) {
+        let names_last = &self.inner.names_last;
+        if at_once && self.prepared() && !names_last.load(Ordering::Relaxed) {
+            names_last.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Looks a record up on a connection outside any transaction, in one round trip. With
     /// `make_room` it also removes a record that has expired: inside a serializable transaction
     /// even looking for one would make unrelated calls fail to serialise.
@@ -281,6 +290,9 @@ impl PostgresStore {
             let look_up = self.look_up_call(claim);
             // A serializable look-up would be one more party to others' conflicts.
             let in_transaction = make_room || self.is_serializable();
+            if !in_transaction && let Some(found) = self.look_up_bound(connection, claim).await? {
+                return Ok(found);
+            }
             let batch = if make_room {
                 let expire = self.call(Name::Expire, &id_arguments(claim));
                 format!("BEGIN ISOLATION LEVEL READ COMMITTED;{expire}{look_up}COMMIT;")
@@ -290,7 +302,10 @@ impl PostgresStore {
                 look_up
             };
             match run(connection, batch).await.into_last_row() {
-                Ok(row) => return row.as_ref().map(Stored::read).transpose(),
+                Ok(row) => {
+                    self.found_prepared(!again);
+                    return row.as_ref().map(Stored::read).transpose();
+                }
                 Err(error)
                     if self.prepared()
                         && error::sqlstate(&error).as_deref()

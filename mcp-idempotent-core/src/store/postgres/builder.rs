@@ -9,7 +9,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, PgPool};
 
-use super::{Inner, PostgresStore, SchemaName, Statements};
+use super::{Inner, Locks, PostgresStore, SchemaName, Statements};
 use crate::store::{CallInfo, StoreError};
 
 /// The isolation level of a handler's transaction. It is put inside BEGIN, because Postgres
@@ -128,7 +128,8 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Whether our statements are prepared on each connection; they are unless said otherwise.
+    /// Whether our statements are prepared on each connection; they are unless said otherwise. A
+    /// look-up that has a round trip to itself is then one of sqlx's cached statements.
     /// A store behind a pooler in transaction mode finds out by itself that prepared names do not
     /// last there; switching them off saves it the attempt.
     pub fn with_prepared_statements(mut self, prepared_statements: bool) -> Self {
@@ -179,17 +180,19 @@ impl PostgresStoreBuilder {
     pub(super) fn build_with(self, schema: SchemaName) -> PostgresStore {
         PostgresStore {
             inner: Arc::new(Inner {
-                statements: Statements::new(&schema),
+                statements: Statements::new(&schema, self.idle_timeout),
+                locks: Locks::new(&schema),
                 pool: self.pool,
                 schema,
                 isolation: self.isolation,
                 lookup_first: self.lookup_first,
                 acquire_timeout: self.acquire_timeout,
-                idle_timeout: self.idle_timeout,
                 recovery_timeout: self.recovery_timeout,
                 lock_timeout: self.lock_timeout,
                 on_begin: self.on_begin,
                 prepared: AtomicBool::new(self.prepared_statements),
+                names_last: AtomicBool::new(false),
+                bound: AtomicBool::new(true),
                 serializable: AtomicBool::new(false),
             }),
         }

@@ -3,16 +3,15 @@
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::{
-    Mark, PgTransaction, PostgresStore, TOOL_LENGTH,
+    Mark, PgTransaction, PostgresStore,
     begin::Obstacle,
     connection::run,
-    error, id_arguments, label_arguments,
+    error, id_arguments, labels,
     record::moment,
-    statement::{self, Name},
+    statement::{self, Argument, Name},
     stopped::{Stopped, settle},
 };
 use crate::{
-    key::VISIBLE_PREFIX,
     record::Timestamp,
     store::{Claim, Completion, End, Ended, StoreError, StoreErrorKind},
 };
@@ -52,8 +51,9 @@ impl PostgresStore {
     ) -> Ended {
         let size = completion.response.as_ref().map_or(0, bytes::Bytes::len);
         let written = if size <= Self::INLINE_RESULT_BYTES {
-            let finish = self.finish_call(transaction.mark, claim, completion);
-            finishing(&mut transaction, format!("{finish}COMMIT AND CHAIN;"), 1).await
+            let mut batch = self.finish_call(transaction.mark, claim, completion);
+            batch.push_str("COMMIT AND CHAIN;");
+            finishing(&mut transaction, batch, 1).await
         } else {
             self.commit_bound(&mut transaction, claim, completion).await
         };
@@ -67,20 +67,52 @@ impl PostgresStore {
     }
 
     pub(super) fn finish_call(&self, mark: Mark, claim: &Claim, completion: &Completion) -> String {
-        let [tool, prefix] = label_arguments(claim);
-        self.call(
-            Name::Finish,
-            &[
-                statement::bytes(claim.id.as_bytes()),
-                statement::bytes(&claim.fingerprint.to_stored()),
-                mark.literal(),
-                tool,
-                prefix,
-                statement::bytes_or_null(completion.response.as_deref()),
-                statement::interval(completion.retention).to_string(),
-                statement::interval(completion.tombstone).to_string(),
-            ],
-        )
+        let (tool, prefix) = labels(claim);
+        let (id, fingerprint) = (claim.id.as_bytes(), claim.fingerprint.to_stored());
+        let rest = [
+            mark.argument(),
+            Argument::Text(&tool),
+            prefix.as_deref().map_or(Argument::Null, Argument::Text),
+            Argument::Integer(statement::interval(completion.retention)),
+            Argument::Integer(statement::interval(completion.tombstone)),
+        ];
+        let response = completion.response.as_deref();
+        let size = response.map_or(0, <[u8]>::len);
+        let mut sql = String::with_capacity(2 * (id.len() + fingerprint.len() + size) + 512);
+        let [mark, tool, prefix, retention, tombstone] = rest;
+        match response {
+            Some(response) if self.prepared() => {
+                let packed: [&[u8]; 3] = [id, &fingerprint, response];
+                let arguments = [
+                    Argument::Bytes(&packed),
+                    mark,
+                    tool,
+                    prefix,
+                    retention,
+                    tombstone,
+                ];
+                self.push(&mut sql, Name::Finish, &arguments);
+            }
+            response => {
+                let response = response.as_slice();
+                let arguments = [
+                    Argument::Bytes(&[id]),
+                    Argument::Bytes(&[&fingerprint]),
+                    if response.is_empty() {
+                        Argument::Null
+                    } else {
+                        Argument::Bytes(response)
+                    },
+                    mark,
+                    tool,
+                    prefix,
+                    retention,
+                    tombstone,
+                ];
+                self.push(&mut sql, Name::FinishUnpacked, &arguments);
+            }
+        }
+        sql
     }
 
     /// A large result costs less as a bound value, for one more round trip.
@@ -90,17 +122,14 @@ impl PostgresStore {
         claim: &Claim,
         completion: &Completion,
     ) -> Result<Timestamp, Stopped> {
-        let prefix = claim
-            .key_prefix
-            .as_deref()
-            .map(|prefix| statement::plain(prefix, VISIBLE_PREFIX));
+        let (tool, prefix) = labels(claim);
         let row = sqlx::query(AssertSqlSafe(self.inner.statements.finish_bound()))
-            .bind(claim.id.as_bytes().to_vec())
+            .bind(claim.id.as_bytes().as_slice())
             .bind(claim.fingerprint.to_stored().to_vec())
-            .bind(transaction.mark.0.to_string())
-            .bind(statement::plain(&claim.call.tool, TOOL_LENGTH))
-            .bind(prefix)
             .bind(completion.response.as_deref())
+            .bind(transaction.mark.0)
+            .bind(tool)
+            .bind(prefix)
             .bind(statement::interval(completion.retention))
             .bind(statement::interval(completion.tombstone))
             .persistent(self.prepared())
@@ -119,7 +148,7 @@ impl PostgresStore {
         mut transaction: PgTransaction,
         claim: Option<&Claim>,
     ) -> Ended {
-        let check = self.call(Name::Check, &[transaction.mark.literal()]);
+        let check = self.call(Name::Check, &[transaction.mark.0.to_string()]);
         match finishing(&mut transaction, format!("{check}COMMIT AND CHAIN;"), 1).await {
             Ok(at) => {
                 transaction.connection.release_chained();
@@ -138,7 +167,7 @@ impl PostgresStore {
         mut transaction: PgTransaction,
         claim: Option<&Claim>,
     ) -> Ended {
-        let check = self.call(Name::Check, &[transaction.mark.literal()]);
+        let check = self.call(Name::Check, &[transaction.mark.0.to_string()]);
         let batch = format!("{check}ROLLBACK AND CHAIN;");
         // A statement that the handler gave up comes first, and may wait for a lock, or for data
         // that never come. Closing the session rolls back as well.
@@ -179,7 +208,7 @@ impl PostgresStore {
         const COMMIT: usize = 7;
         let mark = Mark::new();
         let batch = [
-            self.call(Name::Check, &[transaction.mark.literal()]),
+            self.call(Name::Check, &[transaction.mark.0.to_string()]),
             "ROLLBACK;BEGIN ISOLATION LEVEL READ COMMITTED;".to_owned(),
             self.open(mark, claim, false),
             self.call(Name::Expire, &id_arguments(claim)),

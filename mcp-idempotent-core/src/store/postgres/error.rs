@@ -31,6 +31,14 @@ pub(super) fn sqlstate(error: &sqlx::Error) -> Option<Cow<'_, str>> {
     error.as_database_error().and_then(DatabaseError::code)
 }
 
+/// Whether a prepared statement is not what it was taken for: unknown, or known already.
+pub(super) fn is_about_prepared_name(error: &sqlx::Error) -> bool {
+    matches!(
+        sqlstate(error).as_deref(),
+        Some(UNKNOWN_PREPARED_NAME | DUPLICATE_PREPARED_NAME)
+    )
+}
+
 /// Whether the primary key of our table refused a row.
 pub(super) fn is_our_unique_violation(error: &sqlx::Error, schema: &str) -> bool {
     error

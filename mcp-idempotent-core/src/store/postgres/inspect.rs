@@ -20,7 +20,7 @@ impl PostgresStore {
     }
 
     async fn is_held(&self, claim: &Claim) -> Result<bool, StoreError> {
-        let key = self.lock_key(b"key", claim.id.as_bytes(), &[]);
+        let key = self.inner.locks.of_key(claim);
         // A lock on a bigint is listed as its upper and its lower half.
         let sql = format!(
             "SELECT pg_catalog.count(*) > 0 FROM pg_catalog.pg_locks l \

@@ -65,6 +65,8 @@ mod end;
 mod error;
 mod inspect;
 mod lease;
+mod literal;
+mod lock;
 mod operator;
 mod record;
 mod recovery;
@@ -75,6 +77,7 @@ mod sweep;
 mod transaction;
 
 use std::{
+    borrow::Cow,
     fmt,
     hash::{BuildHasher, RandomState},
     sync::{
@@ -84,14 +87,18 @@ use std::{
     time::Duration,
 };
 
-use sha2::{Digest, Sha256};
 use sqlx::{PgConnection, PgPool};
 
 pub use self::{
     builder::{Isolation, OnBegin, PostgresStoreBuilder},
     transaction::PgTransaction,
 };
-use self::{connection::Leased, schema::SchemaName, statement::Statements};
+use self::{
+    connection::Leased,
+    lock::Locks,
+    schema::SchemaName,
+    statement::{Argument, Statements},
+};
 use super::{
     CallInfo, Claim, Claimed, Completion, End, Ended, Inspected, Lease, LeaseEnd, Reach, Store,
     StoreError, StoreErrorKind, TransactionStore,
@@ -120,13 +127,18 @@ struct Inner {
     isolation: Option<Isolation>,
     lookup_first: bool,
     acquire_timeout: Duration,
-    idle_timeout: Duration,
     recovery_timeout: Duration,
     lock_timeout: Duration,
     on_begin: Option<OnBegin>,
     statements: Statements,
+    locks: Locks,
     /// Prepared names are in use; cleared for good when they turn out not to last.
     prepared: AtomicBool,
+    /// A prepared name was seen to outlive the transaction that it was made before, so that
+    /// statements of sqlx's may be relied on too.
+    names_last: AtomicBool,
+    /// Cleared for good where the pool keeps no statements of sqlx's.
+    bound: AtomicBool,
     /// A transaction was seen to be serializable.
     serializable: AtomicBool,
 }
@@ -203,26 +215,37 @@ impl PostgresStore {
         self.inner.statements.call(self.prepared(), name, arguments)
     }
 
-    /// Tries the locks of `claim`, and with `look_up` refuses a serializable transaction.
-    fn open(&self, mark: Mark, claim: &Claim, look_up: bool) -> String {
-        let id = claim.id.as_bytes();
-        let call = self.lock_key(b"call", id, &claim.fingerprint.to_stored());
-        let key = self.lock_key(b"key", id, &[]);
-        self.call(
-            statement::Name::Open,
-            &[
-                mark.literal(),
-                self.idle_timeout(),
-                call.to_string(),
-                key.to_string(),
-                look_up.to_string(),
-            ],
-        )
+    /// Adds a call of one of our statements, as this store calls them now.
+    fn push(&self, batch: &mut String, name: statement::Name, arguments: &[Argument<'_>]) {
+        self.inner
+            .statements
+            .push(batch, self.prepared(), name, arguments);
     }
 
-    fn idle_timeout(&self) -> String {
-        let millis = i32::try_from(self.inner.idle_timeout.as_millis()).unwrap_or(i32::MAX);
-        statement::text(&millis.to_string())
+    /// Tries the locks of `claim`, and with `look_up` refuses a serializable transaction.
+    fn open(&self, mark: Mark, claim: &Claim, look_up: bool) -> String {
+        let mut sql = String::new();
+        self.push_open(&mut sql, mark, claim, look_up);
+        sql
+    }
+
+    fn push_open(&self, batch: &mut String, mark: Mark, claim: &Claim, look_up: bool) {
+        // With a level of ours in BEGIN there is nothing to find out.
+        let name = if look_up && self.inner.isolation.is_none() {
+            statement::Name::OpenUnlessSerializable
+        } else {
+            statement::Name::Open
+        };
+        let locks = &self.inner.locks;
+        self.push(
+            batch,
+            name,
+            &[
+                mark.argument(),
+                Argument::Integer(locks.of_call(claim)),
+                Argument::Integer(locks.of_key(claim)),
+            ],
+        );
     }
 
     /// Begins a short transaction of our own, with a bound on every wait for a lock.
@@ -233,26 +256,6 @@ impl PostgresStore {
     fn lock_bound(&self) -> String {
         let millis = i32::try_from(self.inner.lock_timeout.as_millis()).unwrap_or(i32::MAX);
         format!("SET LOCAL lock_timeout = {};", millis.max(1))
-    }
-
-    /// The lock that a transaction without a claim is known by while it lives.
-    fn transaction_lock(&self, mark: Mark) -> i64 {
-        self.lock_key(b"transaction", &mark.0.to_be_bytes(), &[])
-    }
-
-    /// Advisory locks are one space for the whole database, so the schema takes part.
-    fn lock_key(&self, what: &[u8], id: &[u8], fingerprint: &[u8]) -> i64 {
-        let mut hash = Sha256::new();
-        hash.update(b"mcp-idempotent ");
-        hash.update(what);
-        hash.update([0]);
-        hash.update(self.inner.schema.as_str());
-        hash.update([0]);
-        hash.update(id);
-        hash.update(fingerprint);
-        let digest: [u8; 32] = hash.finalize().into();
-        let [a, b, c, d, e, f, g, h, ..] = digest;
-        i64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
 }
 
@@ -267,14 +270,20 @@ fn id_arguments(claim: &Claim) -> [String; 2] {
     ]
 }
 
-/// The tool's name and the key's prefix as two arguments.
-fn label_arguments(claim: &Claim) -> [String; 2] {
+/// The tool's name and the key's prefix, as they are stored.
+fn labels(claim: &Claim) -> (Cow<'_, str>, Option<Cow<'_, str>>) {
     let prefix = claim
         .key_prefix
         .as_deref()
         .map(|prefix| statement::plain(prefix, crate::key::VISIBLE_PREFIX));
+    (statement::plain(&claim.call.tool, TOOL_LENGTH), prefix)
+}
+
+/// The tool's name and the key's prefix as two arguments.
+fn label_arguments(claim: &Claim) -> [String; 2] {
+    let (tool, prefix) = labels(claim);
     [
-        statement::text(&statement::plain(&claim.call.tool, TOOL_LENGTH)),
+        statement::text(&tool),
         statement::text_or_null(prefix.as_deref()),
     ]
 }
@@ -290,6 +299,10 @@ impl Mark {
         static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let random = KEYS.hash_one(COUNT.fetch_add(1, Ordering::Relaxed)) >> 1;
         Self(-i64::try_from(random).unwrap_or(i64::MAX).max(1))
+    }
+
+    const fn argument(self) -> Argument<'static> {
+        Argument::Integer(self.0)
     }
 
     fn literal(self) -> String {

@@ -1,16 +1,20 @@
-//! A row of `look_up`, read.
+//! Looking a record up, and reading what was found.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use bytes::Bytes;
-use sqlx::{Row, postgres::PgRow};
+use sqlx::{
+    AssertSqlSafe, Connection as _, PgConnection, Row,
+    postgres::{PgRow, PgValueFormat},
+};
 
 use super::{
-    PostgresStore, id_arguments,
-    statement::{Name, bytes, unhex},
+    Inner, PostgresStore, error, id_arguments,
+    statement::{Argument, Name, bytes, unhex},
 };
 use crate::{
     fingerprint::Fingerprint,
+    policy::OnExpired,
     record::{Record, RecordState, Timestamp},
     store::Claim,
 };
@@ -24,27 +28,22 @@ pub(super) struct Stored {
 
 impl Stored {
     pub(super) fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
-        let fingerprint = Fingerprint::from_stored(&unhex(row.try_get(0)?)?)
+        let fingerprint = bytea(row, 0)?
+            .and_then(|stored| Fingerprint::from_stored(&stored))
             .ok_or_else(|| sqlx::Error::Decode("a stored fingerprint is not 33 bytes".into()))?;
         let state = match row.try_get::<i32, _>(1)? {
             0 => RecordState::InProgress {
-                lease_remaining: Duration::from_micros(
-                    u64::try_from(row.try_get::<i64, _>(2)?).unwrap_or(0),
-                ),
+                lease_remaining: lease_remaining(row)?,
             },
             1 => RecordState::Completed {
-                response: row
-                    .try_get::<Option<&str>, _>(3)?
-                    .map(unhex)
-                    .transpose()?
-                    .map(Bytes::from),
-                at: Timestamp::from_micros(row.try_get(4)?),
+                response: bytea(row, 3)?.map(Bytes::from),
+                at: moment_of(row)?.ok_or(sqlx::Error::RowNotFound)?,
             },
             2 => RecordState::InDoubt {
                 token: row.try_get(5)?,
                 attempts: attempts(row, 6)?,
                 // A record that somebody wrote by hand may not say.
-                since: Timestamp::from_micros(row.try_get::<Option<i64>, _>(4)?.unwrap_or(0)),
+                since: moment_of(row)?.unwrap_or(Timestamp::from_micros(0)),
             },
             _ => RecordState::Expired,
         };
@@ -55,13 +54,101 @@ impl Stored {
     }
 }
 
+/// Whether a row came from `look_up_bound`, with bytes and moments as the server keeps them, and
+/// not from `look_up`, with hexadecimal digits and microseconds.
+fn is_bound(row: &PgRow) -> Result<bool, sqlx::Error> {
+    Ok(row.try_get_raw(0)?.format() == PgValueFormat::Binary)
+}
+
+fn bytea(row: &PgRow, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
+    if is_bound(row)? {
+        return row.try_get(column);
+    }
+    row.try_get::<Option<&str>, _>(column)?
+        .map(unhex)
+        .transpose()
+}
+
+fn lease_remaining(row: &PgRow) -> Result<Duration, sqlx::Error> {
+    let micros = if is_bound(row)? {
+        let until: i64 = row.try_get_unchecked(2)?;
+        let now: i64 = row.try_get_unchecked(7)?;
+        until.saturating_sub(now)
+    } else {
+        row.try_get(2)?
+    };
+    Ok(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
+}
+
+/// When it was completed, or since when it is in doubt.
+fn moment_of(row: &PgRow) -> Result<Option<Timestamp>, sqlx::Error> {
+    /// 2000-01-01, from which Postgres counts, in microseconds of the Unix epoch.
+    const EPOCH: i64 = 946_684_800_000_000;
+    let micros = if is_bound(row)? {
+        // The same eight bytes as a `bigint`.
+        row.try_get_unchecked::<Option<i64>, _>(4)?
+            .map(|micros| micros.saturating_add(EPOCH))
+    } else {
+        row.try_get(4)?
+    };
+    Ok(micros.map(Timestamp::from_micros))
+}
+
 impl PostgresStore {
+    /// Looks a record up by a statement of sqlx's, whose values are bound: the cheapest way there
+    /// is, where a look-up has a round trip to itself. `None` where that way is closed: behind a
+    /// pooler such a statement, whose name is no hash, may be anybody's.
+    pub(super) async fn look_up_bound(
+        &self,
+        connection: &mut PgConnection,
+        claim: &Claim,
+    ) -> Result<Option<Option<Stored>>, sqlx::Error> {
+        let Inner {
+            names_last, bound, ..
+        } = &*self.inner;
+        let is_open = names_last.load(Ordering::Relaxed) && bound.load(Ordering::Relaxed);
+        if !is_open || !self.prepared() {
+            return Ok(None);
+        }
+        let found = sqlx::query(AssertSqlSafe(self.inner.statements.look_up_bound()))
+            .bind(claim.id.as_bytes().as_slice())
+            .bind(claim.on_expired == OnExpired::Refuse)
+            .fetch_optional(&mut *connection)
+            .await;
+        match found {
+            Ok(row) => {
+                // A pool that keeps no statements prepares this one each time, for another round
+                // trip, and leaves it with the server.
+                if connection.cached_statements_size() == 0 {
+                    bound.store(false, Ordering::Relaxed);
+                }
+                row.as_ref().map(Stored::read).transpose().map(Some)
+            }
+            // sqlx's statements are gone (`DEALLOCATE ALL`), or another session's (a pooler).
+            // The other way finds out which.
+            Err(error) if error::is_about_prepared_name(&error) => {
+                names_last.store(false, Ordering::Relaxed);
+                connection.clear_cached_statements().await?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     pub(super) fn look_up_call(&self, claim: &Claim) -> String {
         self.call(Name::LookUp, &id_arguments(claim))
     }
 
     pub(super) fn seen_call(&self, claim: &Claim) -> String {
         self.call(Name::Seen, &[bytes(claim.id.as_bytes())])
+    }
+
+    pub(super) fn push_seen(&self, batch: &mut String, claim: &Claim) {
+        self.push(
+            batch,
+            Name::Seen,
+            &[Argument::Bytes(&[claim.id.as_bytes()])],
+        );
     }
 }
 

@@ -106,7 +106,7 @@ impl PostgresStore {
             Lost::Completion(lease) => format!(
                 "SELECT 1 / pg_catalog.pg_try_advisory_xact_lock({})::int; \
                  SELECT token, state::int, {} FROM {}.records WHERE id = {};",
-                self.transaction_lock(mark),
+                self.inner.locks.of_transaction(mark),
                 micros("completed_at"),
                 self.inner.schema.quoted(),
                 bytes(lease.id.as_bytes()),

@@ -2,6 +2,7 @@
 
 mod joining;
 mod lease;
+mod leases;
 mod logs;
 #[cfg(feature = "metrics")]
 mod outcomes;
@@ -20,7 +21,7 @@ use std::{
 
 use mcp_idempotent_core::{
     Answer, Begun, Bytes, CallInfo, CanonicalArguments, Engine, HandlerResult, IdempotencyKey,
-    Identity, MemoryStore, OnError, Policy, Request, ResultKind, Scope, Wait,
+    Identity, LeaseHandle, MemoryStore, OnError, Policy, Request, ResultKind, Scope, Store, Wait,
 };
 
 /// What a handler returned, in these tests.
@@ -50,23 +51,48 @@ impl HandlerResult for Reply {
 }
 
 /// One server: an engine, its policy, and how often its handler ran.
-#[derive(Clone)]
-struct Server {
-    engine: Engine<MemoryStore>,
+struct Server<S = MemoryStore> {
+    engine: Engine<S>,
     policy: Arc<Policy>,
     executions: Arc<AtomicUsize>,
 }
 
+impl<S> Clone for Server<S> {
+    fn clone(&self) -> Self {
+        Self {
+            engine: self.engine.clone(),
+            policy: Arc::clone(&self.policy),
+            executions: Arc::clone(&self.executions),
+        }
+    }
+}
+
 impl Server {
     fn new(change: impl FnOnce(&mut Policy)) -> Self {
+        Self::on(MemoryStore::new(), change)
+    }
+}
+
+impl<S: Store> Server<S> {
+    fn on(store: S, change: impl FnOnce(&mut Policy)) -> Self {
         let mut policy = Policy::default();
         policy.on_error = OnError::InDoubt;
         policy.wait = Wait::UpTo(Duration::from_secs(30));
         change(&mut policy);
         Self {
-            engine: Engine::new("tests", MemoryStore::new()),
+            engine: Engine::new("tests", store),
             policy: Arc::new(policy),
             executions: Arc::default(),
+        }
+    }
+
+    /// The same server with other rules.
+    fn under(&self, change: impl FnOnce(&mut Policy)) -> Self {
+        let mut policy = Policy::clone(&self.policy);
+        change(&mut policy);
+        Self {
+            policy: Arc::new(policy),
+            ..self.clone()
         }
     }
 
@@ -95,15 +121,25 @@ impl Server {
     }
 
     async fn call_as(&self, request: Request<'_>, handler: impl Future<Output = Reply>) -> Outcome {
+        self.call_with(request, async |_| handler.await).await
+    }
+
+    /// One call whose handler asks for its lease.
+    async fn call_with(
+        &self,
+        request: Request<'_>,
+        handler: impl AsyncFnOnce(LeaseHandle) -> Reply,
+    ) -> Outcome {
         let mut attempt = match self.engine.begin(request).await {
             Begun::Answer(answer) => return Outcome::from(answer, None),
             Begun::Attempt(attempt) => attempt,
             Begun::Unprotected => panic!("the store is there"),
         };
+        let handle = attempt.handle();
         let reply = attempt
             .run(async {
                 self.executions.fetch_add(1, Ordering::SeqCst);
-                handler.await
+                handler(handle).await
             })
             .await
             .unwrap_or_else(|_| Reply::new(ResultKind::Interrupted, "panicked"));

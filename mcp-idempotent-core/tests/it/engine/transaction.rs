@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{
-    Begun, CallInfo, CanonicalArguments, Engine, IdempotencyKey, Identity, OnError, Policy,
-    Request, ResultKind, Scope, Secret, TransactionAttempt, engine::Interrupted,
+    Begun, CallInfo, CanonicalArguments, Engine, IdempotencyKey, Identity, OnDoubt, OnError,
+    Policy, Request, ResultKind, Scope, Secret, TransactionAttempt, engine::Interrupted,
     store::sqlite::SqliteStore,
 };
 use tempfile::TempDir;
@@ -146,6 +146,27 @@ async fn a_handler_that_holds_its_transaction_for_too_long_is_stopped_and_rolled
         server.call(reply(ResultKind::Success, "two")).await,
         own("two")
     );
+}
+
+#[tokio::test]
+async fn a_transaction_in_doubt_is_nobodys_to_find_out_about_whatever_is_said_of_leases() {
+    for on_doubt in [OnDoubt::Fail, OnDoubt::Rerun, OnDoubt::Verify] {
+        let server = Server::new(LONG, |policy| policy.on_doubt = on_doubt).await;
+        let mut attempt = server.begin().await.unwrap();
+        let ended = attempt.run(|connection| {
+            Box::pin(async move {
+                // It is refused, and noticed.
+                drop(sqlx::raw_sql("COMMIT").execute(connection).await);
+                reply(ResultKind::Success, "one")
+            })
+        });
+        let one = ended.await.unwrap();
+        let in_doubt = Outcome::Refused("idempotency_outcome_unknown", "unknown", "ask_operator");
+        let first = Outcome::from(attempt.finish(&one).await, Some(one));
+        assert_eq!(first, in_doubt);
+        let retry = server.call(reply(ResultKind::Success, "two")).await;
+        assert_eq!(retry, in_doubt, "{on_doubt:?}");
+    }
 }
 
 #[tokio::test]

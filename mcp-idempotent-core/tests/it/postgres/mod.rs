@@ -12,6 +12,7 @@ mod interference;
 mod lease_faults;
 mod lease_times;
 mod leases;
+mod look_up;
 mod lost_commit;
 mod migration;
 mod proxy;

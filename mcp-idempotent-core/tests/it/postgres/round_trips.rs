@@ -136,3 +136,27 @@ async fn a_replay_takes_two_round_trips_and_one_when_looking_up_first() {
         assert_eq!(proxy.turns() - before, expected + 1);
     }
 }
+
+#[tokio::test]
+async fn looking_up_first_takes_one_round_trip_also_where_sqlx_keeps_no_statements() {
+    let proxy = Proxy::start().await;
+    let database = Database::with(
+        |options| proxy.connect(options).statement_cache_capacity(0),
+        |pool| pool.max_connections(1).test_before_acquire(false),
+        |store| store.with_lookup_first(true),
+    )
+    .await;
+    let claim = claim("replayed", "{}");
+    database.call(&claim, "once").await;
+    for looks in 0..5 {
+        returned(&database).await;
+        let before = proxy.turns();
+        let found = database.store.begin(&claim.call, Some(&claim)).await;
+        assert!(matches!(found, Ok(Claimed::Found(_))), "{found:?}");
+        returned(&database).await;
+        // It takes one look to find out.
+        if looks > 0 {
+            assert_eq!(proxy.turns() - before, 1 + 1);
+        }
+    }
+}

@@ -22,7 +22,7 @@ async fn operator_reads_while_a_handler_writes_and_resolves_afterwards() {
     let database = Database::new().await;
     let builder = database.builder();
     let store = builder
-        .with_wait_bound(Duration::from_millis(50))
+        .with_wait_bound(Duration::from_millis(500))
         .build()
         .unwrap();
     let running = lease(&store, &claim(1)).await;

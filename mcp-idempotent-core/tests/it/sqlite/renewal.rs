@@ -63,7 +63,7 @@ async fn renewal_waits_for_a_handler_beyond_the_bound_of_a_call() {
     let database = Database::new().await;
     let builder = database.builder();
     let store = builder
-        .with_wait_bound(Duration::from_millis(20))
+        .with_wait_bound(Duration::from_millis(500))
         .build()
         .unwrap();
     let kept = lease(&store, &claim(1)).await;
@@ -83,7 +83,7 @@ async fn renewal_waits_for_another_process_and_is_busy_past_the_bound() {
     let database = Database::new().await;
     let builder = database.builder();
     let store = builder
-        .with_wait_bound(Duration::from_millis(50))
+        .with_wait_bound(Duration::from_millis(500))
         .with_transaction_limit(Duration::from_millis(50))
         .build()
         .unwrap();

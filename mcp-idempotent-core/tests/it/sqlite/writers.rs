@@ -71,7 +71,7 @@ async fn past_the_bound_it_is_busy_and_nothing_is_committed() {
     let bounded = || {
         database
             .builder()
-            .with_wait_bound(Duration::from_millis(50))
+            .with_wait_bound(Duration::from_millis(250))
             .build()
             .unwrap()
     };
@@ -89,7 +89,7 @@ async fn past_the_bound_it_is_busy_and_nothing_is_committed() {
         assert_eq!(error.kind(), StoreErrorKind::Busy, "{error}");
         let error = store.sweep(1).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Busy, "{error}");
-        assert!(started.elapsed() >= Duration::from_millis(150));
+        assert!(started.elapsed() >= Duration::from_millis(750));
         assert!(started.elapsed() < Duration::from_secs(5));
     }
     store.end(writing, Some(&claim(1)), End::RollBack).await;

@@ -1,12 +1,15 @@
 //! What clients see of a tool, and how the layer recognises one.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
 use mcp_idempotent_tower::{
-    Idempotency, IdempotencyLayer, KeyRequirement, MemoryStore, ServerExt as _, idempotent,
+    Idempotency, IdempotencyLayer, KeyRequirement, MemoryStore, Policy, ServerExt as _, idempotent,
     layer::Rule, wire,
 };
 use rmcp::{
@@ -213,8 +216,94 @@ async fn an_annotated_tool_behind_the_layer_is_deduplicated_once() {
     let listed = tool(&client, "annotated").await;
     assert_eq!(
         *contract(&listed),
-        json!({ "mode": "lease", "ignoredArguments": ["/text"] })
+        json!({
+            "mode": "lease", "key": "derived", "ignoredArguments": ["/text"],
+            "retentionMs": 86_400_000, "windowMs": 600_000,
+        })
     );
+}
+
+/// What annotations say, and what they leave to the server.
+#[derive(Clone)]
+struct Annotated {
+    idempotency: Idempotency<MemoryStore>,
+}
+
+#[tool_router(server_handler)]
+impl Annotated {
+    #[idempotent(on_error = release)]
+    #[tool]
+    async fn says_nothing(&self, Parameters(message): Parameters<super::Message>) -> String {
+        message.text
+    }
+
+    #[idempotent(
+        on_error = release,
+        key = derived,
+        key_argument = "mine",
+        ignore("text"),
+        retention = "1h",
+        window = "1m"
+    )]
+    #[tool]
+    async fn says_all(&self, Parameters(message): Parameters<super::Message>) -> String {
+        message.text
+    }
+
+    #[idempotent(on_error = release, key_argument = "mine")]
+    #[tool]
+    async fn has_an_argument(&self, Parameters(message): Parameters<super::Message>) -> String {
+        message.text
+    }
+}
+
+#[tokio::test]
+async fn what_an_annotation_leaves_to_the_server_is_in_the_contract_that_a_client_reads() {
+    let mut policy = Policy::default();
+    policy.key = KeyRequirement::Required;
+    policy.key_argument = Some("/theirs".into());
+    policy.ignored = Arc::new(["/trace".into()]);
+    policy.retention = Duration::from_secs(5);
+    policy.window = Duration::from_secs(3);
+    let idempotency = Idempotency::builder("annotated", MemoryStore::new())
+        .with_policy(policy)
+        .build()
+        .unwrap();
+    // Nothing but the annotations protects here.
+    let layer = IdempotencyLayer::new(idempotency.clone(), Rule::untouched()).unwrap();
+    let server = Annotated { idempotency }.idempotent(layer);
+    let defined = server.get_tool("says_nothing").unwrap();
+    let client = connect(server).await;
+    let listed = tool(&client, "says_nothing").await;
+    assert_eq!(listed, defined);
+    assert_eq!(
+        *contract(&listed),
+        json!({
+            "mode": "lease", "key": "required", "keyArgument": "/theirs",
+            "ignoredArguments": ["/trace"], "retentionMs": 5000,
+        })
+    );
+    assert_eq!(
+        *contract(&tool(&client, "says_all").await),
+        json!({
+            "mode": "lease", "key": "derived", "keyArgument": "/mine",
+            "ignoredArguments": ["/text"], "retentionMs": 3_600_000, "windowMs": 60_000,
+        })
+    );
+    // It is so: a call without a key is refused, and the status request knows that there is none.
+    let answer = call(&client, params("says_nothing", hello(), Value::Null)).await;
+    assert_eq!(answer["error"]["data"]["type"], "idempotency_key_required");
+    let asked = json!({ "tool": "says_nothing", "arguments": hello() });
+    assert_eq!(status(&client, asked).await["error"]["code"], -32602);
+    // The argument that was added is one that a call must have.
+    let listed = tool(&client, "has_an_argument").await;
+    assert_eq!(contract(&listed)["key"], "required");
+    assert_eq!(listed.input_schema["required"], json!(["text", "mine"]));
+    // One that the annotation leaves optional, and one that is not there, are not.
+    for name in ["says_all", "says_nothing"] {
+        let listed = tool(&client, name).await;
+        assert_eq!(listed.input_schema["required"], json!(["text"]), "{name}");
+    }
 }
 
 #[tokio::test]

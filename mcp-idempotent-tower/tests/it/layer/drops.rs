@@ -66,6 +66,43 @@ async fn a_cancelled_call_runs_on_and_its_retry_joins() {
 }
 
 #[tokio::test]
+async fn a_client_that_times_out_and_cancels_joins_by_its_retry() {
+    use rmcp::{
+        model::{CallToolRequest, ClientRequest},
+        service::{PeerRequestOptions, ServiceError},
+    };
+
+    let idempotency = idempotency();
+    let layer = IdempotencyLayer::new(idempotency.clone(), lease()).unwrap();
+    let server = Mailer::new().idempotent(layer);
+    let mailer = server.handler().clone();
+    let client = Arc::new(connect(server).await);
+    // rmcp's client sends `notifications/cancelled` when its own patience is over.
+    let mut options = PeerRequestOptions::no_options();
+    options.timeout = Some(Duration::from_millis(50));
+    let request = ClientRequest::CallToolRequest(CallToolRequest::new(params(
+        "send_slowly",
+        hello(),
+        key("k"),
+    )));
+    let first = client.send_cancellable_request(request, options).await;
+    let timed_out = first.unwrap().await_response().await.unwrap_err();
+    assert!(
+        matches!(timed_out, ServiceError::Timeout { .. }),
+        "{timed_out}"
+    );
+    assert_eq!((mailer.sent(), idempotency.running()), (1, 1));
+    let retry = tokio::spawn({
+        let client = Arc::clone(&client);
+        async move { call(&client, params("send_slowly", hello(), key("k"))).await }
+    });
+    until("joined", || idempotency.engine().waiting() == 1).await;
+    mailer.go_on.add_permits(1);
+    assert_eq!(number(&retry.await.unwrap()), 1);
+    assert_eq!(mailer.sent(), 1);
+}
+
+#[tokio::test]
 async fn shutdown_waits_for_executions_whose_callers_are_gone() {
     let idempotency = idempotency();
     let layer = IdempotencyLayer::new(idempotency.clone(), lease()).unwrap();

@@ -11,6 +11,7 @@ mod stacks;
 mod status;
 #[cfg(feature = "sqlite")]
 mod transaction;
+mod waiters;
 
 use std::{
     sync::{
@@ -107,6 +108,14 @@ impl Mailer {
             self.count().number.to_string(),
             None,
         ))
+    }
+
+    /// Sends, and fails when it is let.
+    #[tool]
+    async fn fail_slowly(&self) -> Result<String, ErrorData> {
+        let number = self.count().number;
+        self.go_on.acquire().await.unwrap().forget();
+        Err(ErrorData::internal_error(number.to_string(), None))
     }
 
     /// Sends, and panics.

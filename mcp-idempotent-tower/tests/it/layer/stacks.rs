@@ -202,6 +202,36 @@ async fn waiting_duplicates_hold_no_permit_of_a_limit_below() {
 }
 
 #[tokio::test]
+async fn waiting_duplicates_hold_the_permits_of_a_limit_above() {
+    let idempotency = super::idempotency();
+    let layer = mcp_idempotent_tower::IdempotencyLayer::new(idempotency.clone(), lease()).unwrap();
+    // Why a limit of handlers belongs below: nothing else differs from the test before.
+    let server = Mailer::new().idempotent(layer).layered(
+        ServiceBuilder::new()
+            .layer(LoadShedLayer::new())
+            .layer(ConcurrencyLimitLayer::new(2)),
+    );
+    let mailer = server.handler().clone();
+    let client = Arc::new(connect(server).await);
+    let slow: Vec<_> = (0..2)
+        .map(|_| {
+            let client = Arc::clone(&client);
+            tokio::spawn(async move {
+                number(&call(&client, params("send_slowly", hello(), key("slow"))).await)
+            })
+        })
+        .collect();
+    until("one waits", || idempotency.engine().waiting() == 1).await;
+    let other = call(&client, params("send", hello(), key("other"))).await;
+    assert_eq!(refusal(&other), ("server_overloaded", "not_committed"));
+    mailer.go_on.add_permits(1);
+    for slow in slow {
+        assert_eq!(slow.await.unwrap(), 1);
+    }
+    assert_eq!(send(&client, key("other")).await, 2);
+}
+
+#[tokio::test]
 async fn load_shed_below_says_that_nothing_ran_and_frees_the_key() {
     let server = Mailer::new()
         .layered(

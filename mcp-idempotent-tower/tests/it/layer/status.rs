@@ -1,5 +1,8 @@
 //! The request that asks what became of a call.
 
+#[cfg(feature = "sqlite")]
+mod secret;
+
 use std::sync::Arc;
 
 use mcp_idempotent_tower::{

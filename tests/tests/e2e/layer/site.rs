@@ -67,15 +67,21 @@ impl Site {
 
     /// A caller of its own, where `revision` has sessions on one of its own.
     pub(super) async fn caller(self, revision: &'static str) -> Caller {
+        self.caller_with(revision, json!({})).await
+    }
+
+    /// One that declares what it is capable of.
+    pub(super) async fn caller_with(self, revision: &'static str, capabilities: Value) -> Caller {
         let mut caller = Caller {
             address: self.address,
             revision,
+            capabilities,
             session: None,
             is_slow: false,
         };
         if self.served.has_session(revision) {
             let initialize = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
-                "protocolVersion": revision, "capabilities": {},
+                "protocolVersion": revision, "capabilities": caller.capabilities,
                 "clientInfo": { "name": "c", "version": "1" },
             }});
             let answer = Reply::read(caller.send(&initialize, None).await).await;
@@ -93,6 +99,7 @@ impl Site {
 pub(super) struct Caller {
     address: SocketAddr,
     revision: &'static str,
+    capabilities: Value,
     session: Option<String>,
     is_slow: bool,
 }
@@ -106,15 +113,21 @@ impl Caller {
 
     /// A call of `tool` under `key`, as this revision writes it.
     pub(super) fn call(&self, id: u32, tool: &str, arguments: &Value, key: &str) -> Value {
-        let mut meta = json!({ "idempotency-key": key });
+        let params = json!({
+            "name": tool, "arguments": arguments, "_meta": { "idempotency-key": key },
+        });
+        self.ask(id, "tools/call", params)
+    }
+
+    /// Any request, as this revision writes it.
+    pub(super) fn ask(&self, id: u32, method: &str, mut params: Value) -> Value {
         if self.revision == MODERN {
+            let meta = &mut params["_meta"];
             meta["io.modelcontextprotocol/protocolVersion"] = self.revision.into();
             meta["io.modelcontextprotocol/clientInfo"] = json!({ "name": "c", "version": "1" });
-            meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+            meta["io.modelcontextprotocol/clientCapabilities"] = self.capabilities.clone();
         }
-        json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {
-            "name": tool, "arguments": arguments, "_meta": meta,
-        }})
+        json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
     }
 
     /// Sends the first `part` bytes of a body, or all of it; its connection.
@@ -134,9 +147,12 @@ impl Caller {
             text.len()
         );
         if self.revision == MODERN {
-            let (method, name) = (&body["method"], &body["params"]["name"]);
-            let (method, name) = (method.as_str().unwrap(), name.as_str().unwrap());
-            head.push_str(&format!("Mcp-Method: {method}\r\nMcp-Name: {name}\r\n"));
+            let method = body["method"].as_str().unwrap();
+            head.push_str(&format!("Mcp-Method: {method}\r\n"));
+            let params = &body["params"];
+            if let Some(name) = params["name"].as_str().or(params["taskId"].as_str()) {
+                head.push_str(&format!("Mcp-Name: {name}\r\n"));
+            }
         }
         if let Some(session) = &self.session {
             head.push_str(&format!("Mcp-Session-Id: {session}\r\n"));

@@ -17,9 +17,11 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    Action, Begun, CallInfo, CommitOutcome, Engine, ErrorKind, MemoryStore, OnExpired, Policy,
-    Refusal, Request, ResultKind, Scope, Wait, telemetry,
+    Action, Begun, Bytes, CallInfo, CommitOutcome, Engine, ErrorKind, InDoubtCall, MemoryStore,
+    OnDoubt, OnExpired, Policy, Refusal, Request, ResultKind, Scope, Verdict, Verify, Wait,
+    telemetry,
 };
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::sync::oneshot;
@@ -143,6 +145,52 @@ async fn an_attempt_that_leaves_doubt_and_the_retry_it_refuses_are_counted_apart
         .call("panicked", async { panic!("a test's handler") })
         .await;
     assert_eq!(counted(&seen), one("left_in_doubt"));
+}
+
+#[tokio::test]
+async fn an_attempt_at_a_call_in_doubt_is_counted_as_a_rerun_unless_it_leaves_doubt_again() {
+    record!(seen);
+    let server = Server::new(|policy| policy.on_doubt = OnDoubt::Rerun);
+    let fail = || async { Reply::new(ResultKind::ProtocolError, "timed out") };
+    server.call("k", fail()).await;
+    assert_eq!(counted(&seen), one("left_in_doubt"));
+    server.call("k", fail()).await;
+    assert_eq!(counted(&seen), one("left_in_doubt"));
+    server.call("k", succeed("three")).await;
+    assert_eq!(counted(&seen), one("rerun"));
+    server.call("k", succeed("four")).await;
+    assert_eq!(counted(&seen), one("replayed"));
+}
+
+/// What another system knows.
+struct Knows(Verdict);
+
+impl Verify for Knows {
+    fn verify<'a>(&'a self, _: &'a InDoubtCall) -> BoxFuture<'a, Verdict> {
+        Box::pin(std::future::ready(self.0.clone()))
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_found_out_about_is_counted_by_what_was_found() {
+    record!(seen);
+    let server = Server::new(|policy| policy.on_doubt = OnDoubt::Verify);
+    let committed = Verdict::Committed(Bytes::from_static(b"charged"));
+    for (verdict, outcome) in [
+        (Verdict::Unknown, "in_doubt"),
+        (Verdict::NotCommitted, "executed"),
+        (committed, "verified"),
+    ] {
+        let fail = async { Reply::new(ResultKind::ProtocolError, "timed out") };
+        server.call(outcome, fail).await;
+        assert_eq!(counted(&seen), one("left_in_doubt"));
+        let knows = Knows(verdict);
+        let request = server.request(server.identity(Some(outcome), "{}"));
+        server
+            .call_as(request.with_verify(&knows), succeed("two"))
+            .await;
+        assert_eq!(counted(&seen), one(outcome));
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,57 @@
+//! The keys of the advisory locks.
+
+use sha2::{Digest, Sha256};
+
+use super::{Mark, schema::SchemaName};
+use crate::store::Claim;
+
+/// Advisory locks are one space for the whole database: where in it those of one schema are.
+///
+/// Record id and fingerprint are hashes already, so eight of their bytes, moved by eight of a hash
+/// of the schema's, are as good as a hash of both. A collision makes two keys wait for each other,
+/// no more: the locks are only ever tried.
+#[derive(Debug)]
+pub(super) struct Locks {
+    call: i64,
+    key: i64,
+    transaction: i64,
+}
+
+impl Locks {
+    pub(super) fn new(schema: &SchemaName) -> Self {
+        let of = |what: &[u8]| {
+            let mut hash = Sha256::new();
+            for part in [b"mcp-idempotent ", what, &[0], schema.as_str().as_bytes()] {
+                hash.update(part);
+            }
+            let digest: [u8; 32] = hash.finalize().into();
+            first_eight(&digest)
+        };
+        Self {
+            call: of(b"call"),
+            key: of(b"key"),
+            transaction: of(b"transaction"),
+        }
+    }
+
+    /// The lock of this very call: key, tool and arguments.
+    pub(super) fn of_call(&self, claim: &Claim) -> i64 {
+        let [_version, digest @ ..] = claim.fingerprint.to_stored();
+        self.call ^ first_eight(&digest)
+    }
+
+    /// The lock of the key.
+    pub(super) fn of_key(&self, claim: &Claim) -> i64 {
+        self.key ^ first_eight(claim.id.as_bytes())
+    }
+
+    /// The lock that a transaction without a claim is known by while it lives.
+    pub(super) fn of_transaction(&self, mark: Mark) -> i64 {
+        self.transaction ^ mark.0
+    }
+}
+
+fn first_eight(bytes: &[u8; 32]) -> i64 {
+    let [a, b, c, d, e, f, g, h, ..] = *bytes;
+    i64::from_be_bytes([a, b, c, d, e, f, g, h])
+}

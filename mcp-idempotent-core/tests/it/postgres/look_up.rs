@@ -1,0 +1,100 @@
+//! A record is looked up by a bound statement of sqlx's, or by the text of a batch.
+
+use std::time::Duration;
+
+use mcp_idempotent_core::{
+    OnExpired, Record, RecordState, Store, TransactionStore,
+    store::{Claim, Claimed, Completion, End, Ended, postgres::PostgresStore},
+};
+
+use super::database::{Database, claim, result};
+
+/// What both ways read, which must be the same.
+async fn read_both_ways(bound: &PostgresStore, text: &PostgresStore, claim: &Claim) -> String {
+    let mut read = Vec::new();
+    for store in [bound, text] {
+        let record = store.look_up(claim).await.unwrap();
+        read.push(format!("{:?}", record.map(without_the_time)));
+    }
+    assert_eq!(read[0], read[1]);
+    read.swap_remove(0)
+}
+
+/// The rest of a lease goes on between two looks.
+fn without_the_time(mut record: Record) -> Record {
+    if let RecordState::InProgress { lease_remaining } = &mut record.state {
+        assert!(
+            *lease_remaining > Duration::from_secs(3000),
+            "{lease_remaining:?}"
+        );
+        assert!(
+            *lease_remaining <= Duration::from_secs(3600),
+            "{lease_remaining:?}"
+        );
+        *lease_remaining = Duration::ZERO;
+    }
+    record
+}
+
+#[tokio::test]
+async fn a_bound_look_up_reads_what_a_batch_reads() {
+    // A session may write bytes as it likes.
+    let database = Database::with(
+        |options| options.options([("bytea_output", "escape"), ("TimeZone", "Pacific/Chatham")]),
+        |pool| pool.max_connections(1),
+        |store| store,
+    )
+    .await;
+    let text = database.another_process(|store| store.with_prepared_statements(false));
+    let bound = &database.store;
+    let read = |claim: Claim| {
+        let text = &text;
+        async move { read_both_ways(bound, text, &claim).await }
+    };
+
+    assert_eq!(read(claim("absent", "{}")).await, "None");
+
+    let completed = claim("completed", "{}");
+    let transaction = database.begin(&completed).await;
+    let ended = database.commit(transaction, &completed, "bytes: \0 \u{fc} \\");
+    assert!(matches!(ended.await, Ended::AsAsked(_)));
+    assert!(read(completed.clone()).await.contains("Completed"));
+    let found = bound.look_up(&completed).await.unwrap().unwrap();
+    let RecordState::Completed { response, .. } = found.state else {
+        panic!("it is completed");
+    };
+    assert_eq!(response.unwrap(), "bytes: \0 \u{fc} \\".as_bytes());
+
+    let empty = claim("empty", "{}");
+    database.call(&empty, "").await;
+    assert!(read(empty).await.contains("response: Some(b\"\")"));
+
+    let too_large = claim("too-large", "{}");
+    let transaction = database.begin(&too_large).await;
+    let end = Completion::new(None, Duration::from_secs(60));
+    let end = End::Commit(end);
+    let ended = bound.end(transaction, Some(&too_large), end);
+    assert!(matches!(ended.await, Ended::AsAsked(_)));
+    assert!(read(too_large).await.contains("response: None"));
+
+    let mut leased = claim("leased", "{}");
+    leased.lease = Duration::from_secs(3600);
+    let lease = bound.claim(&leased).await;
+    assert!(matches!(lease, Ok(Claimed::New(_))), "{lease:?}");
+    assert!(read(leased.clone()).await.contains("InProgress"));
+    database.age(leased.id, Duration::from_secs(3601)).await;
+    assert!(read(leased).await.contains("InDoubt"));
+
+    let mut expired = claim("expired", "{}");
+    expired.on_expired = OnExpired::Refuse;
+    let transaction = database.begin(&expired).await;
+    let mut end = result("forgotten");
+    end.tombstone = Duration::from_secs(3600);
+    let end = End::Commit(end);
+    let ended = bound.end(transaction, Some(&expired), end);
+    assert!(matches!(ended.await, Ended::AsAsked(_)));
+    database.age(expired.id, Duration::from_secs(120)).await;
+    assert!(read(expired.clone()).await.contains("Expired"));
+    expired.on_expired = OnExpired::New;
+    assert_eq!(read(expired).await, "None");
+}
