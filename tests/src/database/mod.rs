@@ -30,6 +30,8 @@ pub enum Stored {
     TooLarge,
     InDoubt,
     Tombstone,
+    /// The key is free.
+    Released,
 }
 
 /// A database with our tables and an `effects` table, and what tests do with them. SQL that names

@@ -292,13 +292,15 @@ async fn a_call_in_doubt_is_not_executed_again<D: Database>() {
         assert_wire("conflict", &client.call(keyed("work", 2)).await);
     }
     assert_eq!(world.server.runs(), 1);
-    // However old it is.
-    world
-        .database
-        .age(Duration::from_secs(400 * 24 * 60 * 60))
-        .await;
+    // Past the retention of any result, and until its own has ended.
+    let day = Duration::from_secs(24 * 60 * 60);
+    world.database.age(89 * day).await;
     world.store.sweep(100).await.unwrap();
     assert_wire("in_doubt", &world.client.call(keyed("work", 1)).await);
+    assert_eq!(world.server.runs(), 1);
+    world.database.age(2 * day).await;
+    world.client.call(keyed("work", 1)).await.error();
+    assert_eq!(world.server.runs(), 2);
 }
 
 async fn without_its_store_a_call_is_not_executed<D: Database>() {
