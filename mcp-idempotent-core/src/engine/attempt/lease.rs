@@ -335,6 +335,8 @@ impl<S: Store> HeldLease<S> {
         let Some(lease) = self.kept.lease() else {
             return Ok(LeaseEnd::Fenced);
         };
+        // A lease that is renewed meanwhile would never end this.
+        self.kept.end();
         let mut pause = FIRST_PAUSE;
         let ended = loop {
             let completion = protected.completion(policy, response);
