@@ -3,7 +3,10 @@
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
-use tokio::{runtime::Handle, time::sleep};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
 use tracing::Instrument as _;
 
 use super::{Context, Interrupted, Protected, end_without_record, holding};
@@ -335,13 +338,13 @@ impl<S: Store> HeldLease<S> {
         let Some(lease) = self.kept.lease() else {
             return Ok(LeaseEnd::Fenced);
         };
-        // A lease that is renewed meanwhile would never end this.
-        self.kept.end();
+        // Of the lease as it is now: it is renewed meanwhile, and would never end.
+        let until = Instant::now() + self.kept.left();
         let mut pause = FIRST_PAUSE;
         let ended = loop {
             let completion = protected.completion(policy, response);
             let ended = self.kept.store.complete(lease, completion).await;
-            let left = self.kept.left();
+            let left = until.saturating_duration_since(Instant::now());
             match ended {
                 // The result is known, and only while the lease lasts can it be kept: giving up
                 // would leave to an operator what a moment may mend.
