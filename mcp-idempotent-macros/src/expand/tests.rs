@@ -81,7 +81,7 @@ fn the_options_become_a_constant_and_the_key_argument_a_property() {
         pub(crate) async fn greet(&self, call: renamed::__private::Call)
             -> ::core::result::Result<renamed::__private::CallToolResponse, renamed::__private::ErrorData>
         {
-            renamed::__private::run_under_lease(&self.state.dedup, Self::GREET_IDEMPOTENT, self, call, |this, _| {
+            renamed::__private::run_under_lease(&self.state.dedup, Self::GREET_IDEMPOTENT, self, call, ::core::option::Option::None, |this, _| {
                 ::std::boxed::Box::pin(async move {
                     let running = { this.greet_unprotected() };
                     renamed::__private::Outcome::returned(running)

@@ -30,6 +30,8 @@ pub enum Stored {
     TooLarge,
     InDoubt,
     Tombstone,
+    /// The key is free; only where its next attempt comes from is kept.
+    Released,
 }
 
 /// A database with our tables and an `effects` table, and what tests do with them. SQL that names

@@ -194,6 +194,7 @@ impl Database for Postgres {
                 (1, true) => Stored::Completed,
                 (1, false) => Stored::TooLarge,
                 (2, _) => Stored::InDoubt,
+                (4, _) => Stored::Released,
                 (_, _) => Stored::Tombstone,
             })
             .collect()

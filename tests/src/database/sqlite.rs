@@ -134,6 +134,7 @@ impl Database for Sqlite {
                 (1, true) => Stored::Completed,
                 (1, false) => Stored::TooLarge,
                 (2, _) => Stored::InDoubt,
+                (4, _) => Stored::Released,
                 (_, _) => Stored::Tombstone,
             })
             .collect()

@@ -3,7 +3,10 @@
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
-use tokio::{runtime::Handle, time::sleep};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
 use tracing::Instrument as _;
 
 use super::{Context, Interrupted, Protected, end_without_record, holding};
@@ -335,11 +338,13 @@ impl<S: Store> HeldLease<S> {
         let Some(lease) = self.kept.lease() else {
             return Ok(LeaseEnd::Fenced);
         };
+        // For as long as it lasts now: it may well be renewed while no result can be recorded.
+        let bound = Instant::now() + self.kept.left();
         let mut pause = FIRST_PAUSE;
         let ended = loop {
             let completion = protected.completion(policy, response);
             let ended = self.kept.store.complete(lease, completion).await;
-            let left = self.kept.left();
+            let left = bound.saturating_duration_since(Instant::now());
             match ended {
                 // The result is known, and only while the lease lasts can it be kept: giving up
                 // would leave to an operator what a moment may mend.
