@@ -30,7 +30,7 @@ pub enum Stored {
     TooLarge,
     InDoubt,
     Tombstone,
-    /// The key is free.
+    /// The key is free; only where its next attempt comes from is kept.
     Released,
 }
 

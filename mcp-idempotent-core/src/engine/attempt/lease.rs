@@ -338,13 +338,13 @@ impl<S: Store> HeldLease<S> {
         let Some(lease) = self.kept.lease() else {
             return Ok(LeaseEnd::Fenced);
         };
-        // Of the lease as it is now: it is renewed meanwhile, and would never end.
-        let until = Instant::now() + self.kept.left();
+        // For as long as it lasts now: it may well be renewed while no result can be recorded.
+        let bound = Instant::now() + self.kept.left();
         let mut pause = FIRST_PAUSE;
         let ended = loop {
             let completion = protected.completion(policy, response);
             let ended = self.kept.store.complete(lease, completion).await;
-            let left = until.saturating_duration_since(Instant::now());
+            let left = bound.saturating_duration_since(Instant::now());
             match ended {
                 // The result is known, and only while the lease lasts can it be kept: giving up
                 // would leave to an operator what a moment may mend.

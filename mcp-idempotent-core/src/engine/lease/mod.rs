@@ -223,7 +223,16 @@ impl Watched {
 
     /// When it is to be renewed next: counted, as its end is, from before the store was asked.
     fn due(&self) -> Instant {
-        *lock(&self.ends) - self.terms.lease + self.terms.heartbeat
+        let ends = *lock(&self.ends);
+        let due = ends - self.terms.lease + self.terms.heartbeat;
+        // The handler's transaction is to complete the record: above READ COMMITTED a renewal in
+        // between makes it fail, and in SQLite the renewal could not be made. Such a transaction is
+        // short, so that it is put off as long as it can be.
+        if lock(&self.transaction).is_open() {
+            due.max(ends - self.terms.lease / 4)
+        } else {
+            due
+        }
     }
 
     fn renewed(&self, asked: Instant) {
