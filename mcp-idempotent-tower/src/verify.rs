@@ -112,6 +112,11 @@ impl Verdict {
 }
 
 /// What a verifying function may return.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say what became of a call in doubt",
+    label = "expected `Verdict`, or a `Result` of one",
+    note = "return `Verdict::committed(result)`, `Verdict::NotCommitted` or `Verdict::Unknown`; an error says that it is not known"
+)]
 pub trait IntoVerdict {
     /// The finding. An error is logged, and says nothing of the call.
     fn into_verdict(self) -> Verdict;
