@@ -129,6 +129,15 @@ pub(crate) fn lease_in_transaction(name: &Ident) -> Error {
     )
 }
 
+pub(crate) fn attempt_in_transaction(at: &impl ToTokens) -> Error {
+    Error::new_spanned(
+        at,
+        "expected no `Attempt` beside the `&mut` transaction, found one\n\
+         a tool in transaction mode has no lease; remove the `Attempt`, or remove the `&mut` \
+         parameter and take the transaction after the outside call, with `Attempt::begin`",
+    )
+}
+
 pub(crate) fn on_doubt_in_transaction(at: &impl ToTokens) -> Error {
     Error::new_spanned(
         at,

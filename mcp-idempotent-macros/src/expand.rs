@@ -67,6 +67,9 @@ fn check(args: &Args, target: &Target) -> syn::Result<()> {
         None => {}
     }
     if transaction {
+        if let Some(attempt) = target.attempt() {
+            errors.push(diagnostics::attempt_in_transaction(attempt));
+        }
         let on_doubt = args.on_doubt.as_ref().map(|(name, _)| name);
         let of_leases = [&args.lease, &args.heartbeat, &args.in_doubt_retention];
         for name in of_leases.into_iter().flatten().map(|(name, _)| name) {

@@ -103,6 +103,16 @@ impl Target {
         })
     }
 
+    /// The parameter that takes the attempt of lease mode.
+    pub(crate) fn attempt(&self) -> Option<&Type> {
+        self.parameters
+            .iter()
+            .find_map(|parameter| match parameter {
+                Parameter::Extracted(ty) if is_named(ty, "Attempt") => Some(ty),
+                _ => None,
+            })
+    }
+
     pub(crate) fn is_transaction(&self) -> bool {
         self.parameters
             .iter()

@@ -117,7 +117,8 @@ impl Attempt {
     /// Opens the attempt's transaction, for a tool that acts outside first and writes then: what is
     /// written through it commits together with the result when the handler returns one, if the
     /// attempt still has its lease, and is rolled back otherwise. There is one for each attempt. Begin
-    /// it after the outside call, so that no connection is held while the other side takes its time.
+    /// it after the outside call, so that no connection is held while the other side takes its time,
+    /// and the store's limit on transactions does not stop the handler. Write through `&mut *tx`.
     ///
     /// # Errors
     ///

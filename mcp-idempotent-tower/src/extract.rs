@@ -14,7 +14,7 @@ use rmcp::{
     handler::server::common::{AsRequestContext, FromContextPart},
 };
 
-use crate::wire;
+use crate::{Attempt, NotExecuted, wire};
 
 tokio::task_local! {
     /// The slot of the call that this task runs.
@@ -87,8 +87,11 @@ impl<S: TransactionStore> Tx<S> {
 
 impl<S: TransactionStore, C: AsRequestContext> FromContextPart<C> for Tx<S> {
     fn from_context_part(context: &mut C) -> Result<Self, ErrorData> {
-        match context.as_request_context().extensions.get::<Slot<S>>() {
+        let extensions = &context.as_request_context().extensions;
+        match extensions.get::<Slot<S>>() {
             Some(slot) => slot.take(),
+            // In lease mode: the handler has not begun, so that nothing is in doubt.
+            None if extensions.get::<Attempt>().is_some() => Err(NotExecuted::mark(none_open())),
             None => Err(none_open()),
         }
     }

@@ -65,6 +65,13 @@ impl Handled {
     /// comes.
     pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Self {
         let (kind, action, message) = match (why, outcome) {
+            (Interrupted::OverTime, CommitOutcome::Unknown) => (
+                ErrorKind::TransactionTooLong,
+                Action::AskOperator,
+                "The tool held its database transaction for longer than the server allows and was \
+                 stopped. What it wrote is rolled back; what it did elsewhere may have taken \
+                 effect. Ask the operator to look before repeating it.",
+            ),
             (Interrupted::OverTime, _) => (
                 ErrorKind::TransactionTooLong,
                 Action::AskOperator,

@@ -139,8 +139,9 @@ impl Report {
             writeln!(
                 out,
                 "\nLook at \"charged\": one intent is one charge on the right, whatever happens. In d the tool runs\n\
-                 twice, because the crash rolled the first run back; in f the second call is refused with the\n\
-                 error idempotency_key_conflict, not executed."
+                 twice, because the crash rolled the first run back (on the left it commits as it writes, as\n\
+                 servers without protection do, so the charge stands when it is killed); in f the second call\n\
+                 is refused with the error idempotency_key_conflict, not executed."
             )?;
         }
         self.write_latency(out)

@@ -190,11 +190,12 @@ pub(super) fn too_many_waiting() -> Refusal {
     .with_retry_after(RETRY_AFTER)
 }
 
-pub(super) fn lease_too_short(lease: Duration, limit: Duration) -> Refusal {
+pub(super) fn lease_too_short(tool: &str, lease: Duration, limit: Duration) -> Refusal {
     tracing::error!(
+        tool,
         ?lease,
         ?limit,
-        "the lease must be more than three times the store's limit on transactions; lengthen the lease or shorten the limit"
+        "the lease must be more than three times the store's limit on transactions; lengthen the tool's lease, or shorten the limit (`SqliteStoreBuilder::with_transaction_limit`)"
     );
     Refusal::new(
         ErrorKind::Misconfigured,

@@ -53,7 +53,7 @@ pub struct RecordQuery {
     pub tool: Option<Arc<str>>,
     /// Only those after this one: the [`RecordInfo::cursor`] of the last record of the page before.
     pub after: Option<(Timestamp, RecordId)>,
-    /// How many at most.
+    /// How many at most; 100 unless said otherwise. A full page may not be the last one.
     pub limit: u32,
 }
 
@@ -83,7 +83,8 @@ pub struct RecordInfo {
     /// The token that a resolution has to name. A lease's fencing token; for a record that was
     /// written in a transaction it is what the store has in its place.
     pub token: i64,
-    /// How many attempts there were since its origin.
+    /// How many attempts there were since its origin. An attempt that only asked the other side
+    /// counts.
     pub attempts: u32,
     /// When the first of them claimed the key.
     pub created_at: Timestamp,

@@ -209,13 +209,15 @@ impl<S: Store> IdempotencyLayerBuilder<S> {
     ///
     /// # Errors
     ///
-    /// A rule contradicts itself, or a tool has two.
+    /// A rule contradicts itself, a tool has two, or a rule's lease is not more than three times the
+    /// store's limit on transactions.
     pub fn build(self) -> Result<IdempotencyLayer<S>, BuildError> {
         let base = &*self.idempotency.settings().policy;
+        let limit = self.idempotency.store().transaction_limit();
         let mut named = HashMap::new();
         for (name, rule) in self.named {
             let rule = rule
-                .compile(base)
+                .compile(base, limit)
                 .map_err(|error| BuildError::new(format!("the rule of `{name}`: {error}")))?;
             if named.contains_key(&name) {
                 return Err(BuildError::new(format!("`{name}` has two rules")));
@@ -224,9 +226,9 @@ impl<S: Store> IdempotencyLayerBuilder<S> {
         }
         let mut matching = Vec::with_capacity(self.matching.len());
         for (predicate, rule) in self.matching {
-            matching.push((predicate, rule.compile(base)?));
+            matching.push((predicate, rule.compile(base, limit)?));
         }
-        let mut default = self.default.compile(base)?;
+        let mut default = self.default.compile(base, limit)?;
         default.by_default = true;
         if default.policy.key == KeyRequirement::Derived {
             tracing::info!(

@@ -159,7 +159,9 @@ impl<S> Rule<S> {
         self
     }
 
-    /// Lease mode: how long a claim is honoured without a heartbeat.
+    /// Lease mode: how long a claim is honoured without a heartbeat. On SQLite it is more than three
+    /// times the store's limit on transactions: more than 90 s, unless
+    /// `SqliteStoreBuilder::with_transaction_limit` shortens that.
     #[must_use]
     pub const fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
@@ -184,7 +186,23 @@ impl<S> Rule<S> {
     }
 
     /// Lease mode: asks this function about a call whose earlier attempt is in doubt. Return a
-    /// [`Verdict`](crate::Verdict) from a boxed future: `|call| Box::pin(async move { … })`.
+    /// [`Verdict`](crate::Verdict) from a boxed future; what it needs is cloned for each call:
+    ///
+    /// ```
+    /// # use mcp_idempotent_tower::{MemoryStore, OnError, Verdict, layer::Rule};
+    /// # #[derive(Clone)] struct Bank;
+    /// # impl Bank { async fn find(&self, _: &str) -> Option<String> { None } }
+    /// # let bank = Bank;
+    /// let rule: Rule<MemoryStore> = Rule::lease(OnError::InDoubt).with_verify(move |call| {
+    ///     let bank = bank.clone();
+    ///     Box::pin(async move {
+    ///         match bank.find(call.downstream_key("pay").as_str()).await {
+    ///             Some(receipt) => Verdict::committed(receipt),
+    ///             None => Verdict::NotCommitted,
+    ///         }
+    ///     })
+    /// });
+    /// ```
     #[must_use]
     pub fn with_verify(
         mut self,
@@ -209,7 +227,11 @@ impl<S> Rule<S> {
         self
     }
 
-    pub(super) fn compile(self, base: &Policy) -> Result<Compiled<S>, BuildError> {
+    pub(super) fn compile(
+        self,
+        base: &Policy,
+        transaction_limit: Option<Duration>,
+    ) -> Result<Compiled<S>, BuildError> {
         let mut policy = base.clone();
         policy.key = match (self.key, base.key) {
             (Some(key), _) => key,
@@ -232,6 +254,14 @@ impl<S> Rule<S> {
             return Err(BuildError::new(
                 "a rule in transaction mode says what becomes of a call in doubt; its effect commits with its record, so it never has to run again: leave that out, or use Rule::lease".to_owned(),
             ));
+        }
+        if let (Kind::Lease, Some(limit)) = (self.kind, transaction_limit)
+            && policy.lease <= limit * 3
+        {
+            return Err(BuildError::new(format!(
+                "a rule's lease is {:?}; with this store it must be more than three times the limit on transactions, {limit:?}",
+                policy.lease
+            )));
         }
         check_on_error(self.kind, policy.on_error, self.on_error.is_some())?;
         builder::check(&policy)?;

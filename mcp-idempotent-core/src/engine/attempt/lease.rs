@@ -282,6 +282,7 @@ impl<S: Store> LeaseAttempt<S> {
                 tracing::warn!(
                     tool = &*protected.claim.call.tool,
                     key_prefix = protected.claim.key_prefix.as_deref(),
+                    record = %protected.identity.id,
                     ?kind,
                     "a call is in doubt: its handler ended without telling whether it took effect"
                 );

@@ -38,7 +38,7 @@ impl<S: Store> Engine<S> {
         if let Some(limit) = self.inner.store.transaction_limit()
             && request.policy.lease <= limit * 3
         {
-            let refusal = answer::lease_too_short(request.policy.lease, limit);
+            let refusal = answer::lease_too_short(&request.call.tool, request.policy.lease, limit);
             observed.refused(&refusal);
             return Begun::Answer(Answer::Refused(refusal));
         }
@@ -182,6 +182,14 @@ impl<S: Store> Inner<S> {
             tries += 1;
             match self.store.take_over(&claim, token).await {
                 Ok(Some(lease)) => {
+                    tracing::warn!(
+                        tool = &*claim.call.tool,
+                        key_prefix = claim.key_prefix.as_deref(),
+                        record = %claim.id,
+                        attempts = lease.attempts,
+                        on_doubt = ?claiming.on_doubt,
+                        "a call in doubt was taken over"
+                    );
                     let held = self.hold(lease, &claim, claiming, asked, true);
                     return Ok(Claimed::New(Some(held)));
                 }

@@ -18,8 +18,8 @@ use crate::{
     error::Refusal,
     fingerprint::Identity,
     policy::{OnDoubt, Policy, Wait},
-    record::RecordState,
-    store::{Claim, Claimed, Store, StoreError, StoreErrorKind},
+    record::{Record, RecordState},
+    store::{CallInfo, Claim, Claimed, Store, StoreError, StoreErrorKind},
     telemetry::ObservedCall,
 };
 
@@ -228,6 +228,7 @@ impl<S: Store> Engine<S> {
                     return answer::conflict().into();
                 }
                 Ok(Claimed::Found(record)) => {
+                    warn_of_doubt(&record, identity, &request.call);
                     match answer::decide(record.clone(), identity, rules.on_doubt, false) {
                         Decision::Answer(answer) => {
                             leader.share(&record);
@@ -268,6 +269,24 @@ impl<S: Store> Engine<S> {
             waited = true;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+}
+
+/// Somebody has to look, and cannot find the record without its id: a crash leaves no other line.
+fn warn_of_doubt(record: &Record, identity: &Identity, call: &CallInfo) {
+    if let RecordState::InDoubt {
+        attempts, since, ..
+    } = record.state
+        && record.fingerprint == identity.fingerprint
+    {
+        tracing::warn!(
+            tool = &*call.tool,
+            key_prefix = identity.key_prefix.as_deref(),
+            record = %identity.id,
+            attempts,
+            %since,
+            "a call was refused because an earlier attempt at it is in doubt"
+        );
     }
 }
 
