@@ -1,5 +1,6 @@
 //! A server in a process of its own, whose executions are counted outside any database.
 
+mod clock;
 mod process;
 mod server;
 
@@ -11,6 +12,7 @@ use std::{
 };
 
 pub use self::{
+    clock::Clock,
     process::{Process, Settings, charge},
     server::{Pause, serve},
 };

@@ -3,7 +3,7 @@ use std::{process::Stdio, sync::Arc, time::Duration};
 use serde_json::json;
 use tokio::process::{Child, Command};
 
-use super::{Ledger, Pause};
+use super::{Clock, Ledger, Pause};
 use crate::{
     client::{CallExt as _, Client, call},
     database::Database,
@@ -17,6 +17,7 @@ pub struct Settings {
     /// How long a call waits for its turn.
     pub bound: Duration,
     pub pause: Option<Pause>,
+    pub clock: Clock,
 }
 
 impl Default for Settings {
@@ -25,6 +26,7 @@ impl Default for Settings {
             connections: 4,
             bound: Duration::from_secs(10),
             pause: None,
+            clock: Clock::Right,
         }
     }
 }
@@ -53,7 +55,7 @@ impl Process {
             settings.bound.as_millis().to_string(),
             settings.pause.map_or("nowhere", Pause::as_str).to_owned(),
         ];
-        Self::spawn(program, name, arguments).await
+        Self::spawn(program, name, arguments, settings.clock).await
     }
 
     /// Starts `program` with these arguments. To Postgres it is known as `name`.
@@ -61,8 +63,11 @@ impl Process {
         program: &str,
         name: &str,
         arguments: impl IntoIterator<Item = String>,
+        clock: Clock,
     ) -> Self {
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        clock.set_for(&mut command);
+        let mut child = command
             .args(arguments)
             .env("PGAPPNAME", name)
             .stdin(Stdio::piped())
@@ -73,6 +78,8 @@ impl Process {
         let stdout = child.stdout.take().unwrap();
         let stdin = child.stdin.take().unwrap();
         let client = Client::connect(stdout, stdin).await.unwrap();
+        clock.assert_shown_by(&client).await;
+        clock.clean_up(child.id().unwrap());
         Self {
             child,
             client: Arc::new(client),

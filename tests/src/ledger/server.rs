@@ -9,7 +9,7 @@ use rmcp::{
     tool, tool_handler, tool_router,
 };
 
-use super::Ledger;
+use super::{Clock, Ledger};
 use crate::database::{Database, Postgres, Sqlite, effect};
 
 /// Where a handler stops for ever, to be killed there.
@@ -87,6 +87,12 @@ impl<D: Database> Server<D> {
             name,
             process: std::process::id(),
         }))
+    }
+
+    /// What this process's clock of the day shows.
+    #[tool]
+    async fn clock(&self) -> String {
+        Clock::now_here()
     }
 }
 

@@ -18,7 +18,7 @@ pub use self::{
 use crate::{
     client::{CallExt as _, call},
     database::Database,
-    ledger::{Ledger, Process},
+    ledger::{Clock, Ledger, Process},
 };
 
 /// The first argument of a process that serves these tools.
@@ -45,6 +45,11 @@ pub struct Settings {
     pub timeout: Duration,
     pub lease: Duration,
     pub stop_at: Option<Place>,
+    /// Duplicates of a running call are told so at once.
+    pub reject_running: bool,
+    /// Of a process.
+    #[serde(skip)]
+    pub clock: Clock,
 }
 
 impl Settings {
@@ -58,13 +63,16 @@ impl Settings {
             timeout: Duration::from_secs(50),
             lease: Policy::DEFAULT_LEASE,
             stop_at: None,
+            reject_running: false,
+            clock: Clock::Right,
         }
     }
 
     /// Starts `program` so. To Postgres it is known as `name`.
     pub async fn start(&self, program: &str, name: &str) -> Process {
         let settings = serde_json::to_string(self).unwrap();
-        Process::spawn(program, name, [SERVE.to_owned(), settings]).await
+        let arguments = [SERVE.to_owned(), settings];
+        Process::spawn(program, name, arguments, self.clock).await
     }
 }
 

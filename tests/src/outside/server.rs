@@ -1,5 +1,5 @@
 use mcp_idempotent_tower::{
-    Attempt, Idempotency, InDoubt, NotExecuted, Policy, Verdict, idempotent,
+    Attempt, Idempotency, InDoubt, NotExecuted, Policy, Verdict, Wait, idempotent,
 };
 use rmcp::{
     ErrorData, Json, ServerHandler, ServiceExt as _, handler::server::wrapper::Parameters, tool,
@@ -9,7 +9,7 @@ use rmcp::{
 use super::{PaymentApi, Place, Settings};
 use crate::{
     database::{Database, Postgres, Sqlite, effect},
-    ledger::Ledger,
+    ledger::{Clock, Ledger},
 };
 
 #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
@@ -61,6 +61,9 @@ impl<D: Database> Server<D> {
     pub fn on(store: D::Store, settings: &Settings) -> Self {
         let mut policy = Policy::default();
         policy.lease = settings.lease;
+        if settings.reject_running {
+            policy.wait = Wait::Reject;
+        }
         let idempotency = Idempotency::builder("outside", store)
             .with_fixed_scope("tester")
             .with_policy(policy)
@@ -174,6 +177,12 @@ impl<D: Database> Server<D> {
             .await
             .map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
         Ok(Json(Paid::new(name, id)))
+    }
+
+    /// What this process's clock of the day shows.
+    #[tool]
+    async fn clock(&self) -> String {
+        Clock::now_here()
     }
 }
 
