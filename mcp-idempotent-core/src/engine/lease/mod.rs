@@ -15,7 +15,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use tokio::{
-    sync::watch,
+    sync::Notify,
     time::{Instant, timeout_at},
 };
 
@@ -192,7 +192,7 @@ pub(super) struct Watched {
     call: CallInfo,
     /// By this process's clock, and early: counted from before the store was asked.
     ends: Mutex<Instant>,
-    lost: watch::Sender<bool>,
+    lost: AtomicBool,
     /// The handler has returned: whether the lease is current is nobody's business any more.
     returned: AtomicBool,
     ended: AtomicBool,
@@ -200,19 +200,36 @@ pub(super) struct Watched {
     renewing: AtomicBool,
     transaction: Mutex<Open>,
     /// By when a handler that holds a transaction has to return.
-    limit: watch::Sender<Option<Instant>>,
+    limit: Mutex<Option<Instant>>,
+    /// `lost` or `limit` has changed.
+    changed: Notify,
 }
 
 impl Watched {
     async fn lost(&self) {
-        let mut lost = self.lost.subscribe();
-        if lost.wait_for(|lost| *lost).await.is_err() {
-            std::future::pending().await
+        self.once(|| self.is_lost().then_some(())).await;
+    }
+
+    /// Waits until there is something to be had.
+    async fn once<T>(&self, look: impl Fn() -> Option<T>) -> T {
+        loop {
+            // Listening before looking: what changes in between is heard.
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(found) = look() {
+                return found;
+            }
+            changed.await;
         }
     }
 
+    fn limit(&self, at: Instant) {
+        *lock(&self.limit) = Some(at);
+        self.changed.notify_waiters();
+    }
+
     fn is_lost(&self) -> bool {
-        *self.lost.borrow()
+        self.lost.load(Ordering::Acquire)
     }
 
     /// Nobody renews it any more.
@@ -249,7 +266,8 @@ impl Watched {
         if self.returned.load(Ordering::Acquire) {
             return;
         }
-        if !self.lost.send_replace(true) {
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            self.changed.notify_waiters();
             tracing::error!(
                 tool = &*self.call.tool,
                 token = self.lease.as_ref().map(|lease| lease.token),
@@ -286,12 +304,13 @@ impl<S: Store> Kept<S> {
                 terms,
                 seed,
                 call,
-                lost: watch::Sender::new(false),
+                lost: AtomicBool::new(false),
                 returned: AtomicBool::new(false),
                 ended: AtomicBool::new(false),
                 renewing: AtomicBool::new(false),
                 transaction: Mutex::default(),
-                limit: watch::Sender::new(None),
+                limit: Mutex::new(None),
+                changed: Notify::new(),
             },
             _heart: heart,
         }
@@ -325,22 +344,8 @@ impl<S: Store> Kept<S> {
 
     /// Ends when a handler has held its transaction for longer than the store allows.
     pub(super) async fn over_time(&self) {
-        let mut limit = self.watched.limit.subscribe();
-        loop {
-            let at = *limit.borrow_and_update();
-            let elapsed = async {
-                match at {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = elapsed => return,
-                changed = limit.changed() => if changed.is_err() {
-                    return std::future::pending().await;
-                },
-            }
-        }
+        let limit = self.watched.once(|| *lock(&self.watched.limit)).await;
+        tokio::time::sleep_until(limit).await;
     }
 
     /// The handler has returned: what it left of its transaction.

@@ -84,7 +84,7 @@ impl LeaseHandle {
             Ok(Claimed::New(transaction)) => {
                 undo.0 = None;
                 if let Some(limit) = store.transaction_limit() {
-                    watched.limit.send_replace(Some(Instant::now() + limit));
+                    watched.limit(Instant::now() + limit);
                 }
                 Ok(LeaseTransaction {
                     transaction: Some(transaction),
