@@ -118,7 +118,8 @@ pub struct Policy {
     /// The largest result that is stored, in bytes as encoded.
     pub max_result_bytes: usize,
     /// Lease mode only: run the handler without any protection when the store cannot be reached,
-    /// instead of refusing the call.
+    /// instead of refusing the call. A call that is known to be in doubt, or to run elsewhere, is
+    /// refused all the same.
     pub run_unprotected_when_store_is_unavailable: bool,
 }
 

@@ -84,6 +84,10 @@ impl Attempt {
     /// right before the outside call. It narrows the gap and does not close it: only the downstream
     /// key stops what reaches the other side later.
     ///
+    /// Ask before [`begin`](Self::begin), not after it: it takes a connection beside the
+    /// transaction's, and a transaction above READ COMMITTED cannot complete a lease that was renewed
+    /// since its first statement.
+    ///
     /// # Errors
     ///
     /// The lease is lost, or the store could not say. Do not make the outside call. Where it is the

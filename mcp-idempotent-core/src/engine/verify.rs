@@ -7,7 +7,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::time::timeout;
 
 use super::{
-    Answer, LeaseHandle, answer,
+    Answer, LeaseHandle, NotCurrent, answer,
     attempt::{Context, HeldLease},
 };
 use crate::{
@@ -101,10 +101,29 @@ pub(super) async fn verify<S: Store>(
         "a call in doubt was verified"
     );
     let response = match verdict {
-        Verdict::NotCommitted => {
-            held.in_doubt = false;
-            return Verified::Run(held, context);
-        }
+        // What was found out is as old as the asking: meanwhile the process may have stood still, and
+        // another attempt have acted, or an operator have said what became of the call.
+        Verdict::NotCommitted => match held.handle().ensure_current().await {
+            Ok(()) => {
+                held.in_doubt = false;
+                return Verified::Run(held, context);
+            }
+            Err(NotCurrent::Fenced) => {
+                observed.note(Outcome::Fenced);
+                let refusal = answer::still_in_doubt();
+                return Verified::Answer(match context.protected.take() {
+                    Some(protected) => protected.refuse(refusal),
+                    None => Answer::Refused(refusal),
+                });
+            }
+            Err(NotCurrent::Unconfirmed(error)) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "a call in doubt is not run: the store could not confirm its lease"
+                );
+                None
+            }
+        },
         Verdict::Committed(response) => Some(response),
         Verdict::Unknown => None,
     };

@@ -223,8 +223,15 @@ impl<S: Store> LeaseAttempt<S> {
             Left::Transaction(transaction) => Some(transaction),
             Left::StillHeld => {
                 observed.note(Outcome::LeftInDoubt);
-                held.abandon().await;
-                return protected.refuse(answer::still_held(held.on_doubt));
+                let refusal = answer::still_held(held.on_doubt);
+                // Where one transaction keeps everybody from writing, the one that is still held
+                // keeps this from being written too. The caller need not wait for it.
+                if held.kept.store.transaction_limit().is_some() {
+                    drop(held);
+                } else {
+                    held.abandon().await;
+                }
+                return protected.refuse(refusal);
             }
         };
         let plan = match plan::lease(kind, policy.on_error, protected.identity.kind) {
@@ -235,7 +242,13 @@ impl<S: Store> LeaseAttempt<S> {
         // Only a success commits what was written; an error is recorded without it.
         let transaction = match transaction {
             Some(transaction) if !commits(kind) => {
-                drop(transaction.roll_back().await);
+                // What it committed itself cannot be rolled back: whatever it says of the call, the
+                // key is not free.
+                if let Ended::EndedByHandler = transaction.roll_back().await {
+                    observed.note(Outcome::LeftInDoubt);
+                    held.abandon().await;
+                    return protected.refuse(answer::ended_by_handler(held.on_doubt));
+                }
                 None
             }
             kept => kept,
@@ -412,10 +425,10 @@ async fn end_unprotected(kind: ResultKind, left: Left) -> Answer {
     match left {
         Left::Nothing => Answer::Executed,
         Left::StillHeld => Answer::Refused(answer::still_held(OnDoubt::Fail)),
-        Left::Transaction(transaction) if !commits(kind) => {
-            drop(transaction.roll_back().await);
-            Answer::Executed
-        }
+        Left::Transaction(transaction) if !commits(kind) => match transaction.roll_back().await {
+            Ended::EndedByHandler => Answer::Refused(answer::ended_by_handler(OnDoubt::Fail)),
+            _ => Answer::Executed,
+        },
         Left::Transaction(transaction) => match transaction.commit().await {
             Ended::AsAsked(_) => Answer::Executed,
             Ended::Aborted(error) => {

@@ -36,7 +36,7 @@ impl<S: Store> Engine<S> {
         };
         // A lease must outlive any transaction that keeps it from being renewed.
         if let Some(limit) = self.inner.store.transaction_limit()
-            && request.policy.lease <= limit * 3
+            && request.policy.lease <= limit.saturating_mul(3)
         {
             let refusal = answer::lease_too_short(&request.call.tool, request.policy.lease, limit);
             observed.refused(&refusal);

@@ -244,6 +244,16 @@ impl<S: Store> Engine<S> {
                     repeats += 1;
                     continue;
                 }
+                // The call was seen to run elsewhere: nothing may be said of its effect, and nothing
+                // may run beside it.
+                Err(error) if waited && error.is_transient() => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "idempotency store failed while a call waited for one that runs elsewhere"
+                    );
+                    leader.fail();
+                    return answer::in_progress().into();
+                }
                 Err(error) => {
                     if rules.fail_open && error.is_transient() {
                         tracing::warn!(

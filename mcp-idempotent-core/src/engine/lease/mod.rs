@@ -90,6 +90,10 @@ impl LeaseHandle {
     /// It narrows the gap and does not close it: what reaches the other side after another attempt
     /// took over is stopped by the downstream key alone.
     ///
+    /// Ask before [`begin`](Self::begin), not after it: it takes a connection beside the
+    /// transaction's, and a transaction above READ COMMITTED cannot complete a lease that was renewed
+    /// since its first statement.
+    ///
     /// # Errors
     ///
     /// [`NotCurrent`], at the latest when the lease has ended. Do not make the outside call.

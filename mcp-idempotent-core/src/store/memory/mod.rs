@@ -395,13 +395,19 @@ impl Inner {
 }
 
 fn completed(completion: Completion, at: Timestamp, now: Instant) -> State {
-    let expires = now + completion.retention;
+    let expires = after(now, completion.retention);
     State::Completed {
         response: completion.response,
         at,
         expires,
-        purge: expires + completion.tombstone,
+        purge: after(expires, completion.tombstone),
     }
+}
+
+/// For longer than a hundred years is for a hundred years: an operator's durations pass no policy.
+fn after(moment: Instant, duration: Duration) -> Instant {
+    const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+    moment + duration.min(LONGEST)
 }
 
 fn wall_clock() -> Timestamp {

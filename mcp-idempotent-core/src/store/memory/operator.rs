@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{Inner, MemoryStore, State, Stored, completed, wall_clock, wall_clock_at};
+use super::{Inner, MemoryStore, State, Stored, after, completed, wall_clock, wall_clock_at};
 use crate::{
     fingerprint::RecordId,
     store::{
@@ -93,11 +93,11 @@ fn resolve(
         Resolution::NotCommitted => {
             stored.origin = None;
             State::Released {
-                until: now + audit.kept,
+                until: after(now, audit.kept),
             }
         }
         Resolution::Release => State::Released {
-            until: now + audit.kept,
+            until: after(now, audit.kept),
         },
     };
 }

@@ -272,7 +272,10 @@ impl SqliteStore {
         let mut checkout = self.shared.writers.take(line, deadline).await?;
         let written = async {
             let arguments = arguments.map_err(sqlx::Error::Encode)?;
-            let mut backoff = Backoff::until(deadline);
+            let mut backoff = match line {
+                Line::Lease => Backoff::eager(deadline),
+                Line::Ordinary => Backoff::until(deadline),
+            };
             checkout.writer.make_ordinary().await?;
             loop {
                 let arguments = Ok(arguments.clone());

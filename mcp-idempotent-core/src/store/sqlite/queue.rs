@@ -7,12 +7,13 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use sqlx::{Connection as _, SqlitePool};
 use tokio::{
     sync::oneshot,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep_until, timeout_at},
 };
 
 use super::{
@@ -20,6 +21,14 @@ use super::{
     writer::Writer,
 };
 use crate::store::StoreError;
+
+/// From how long a turn of a handler's on it is rested for a while before the next one, and for
+/// which part of that turn, at most how long. SQLite's lock knows no queue: without a rest between
+/// two long turns, another process that polls for it (to renew a lease, for instance) would have to
+/// hit the moment in which it changes hands.
+const LONG_TURN: Duration = Duration::from_millis(20);
+const RESTS: u32 = 16;
+const LONGEST_REST: Duration = Duration::from_millis(30);
 
 /// Where to queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +52,8 @@ struct State {
     taken: bool,
     /// The connection, while nobody has the turn.
     kept: Option<Writer>,
+    /// No handler may have the turn before.
+    rests_until: Option<Instant>,
     leases: VecDeque<oneshot::Sender<Turn>>,
     ordinary: VecDeque<oneshot::Sender<Turn>>,
 }
@@ -66,13 +77,19 @@ impl State {
 struct Turn {
     state: Arc<Mutex<State>>,
     kept: Option<Writer>,
+    /// Since when a handler has had the writer in this turn.
+    handled_since: Option<Instant>,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         let kept = self.kept.take();
+        let handled = self.handled_since.map(|since| since.elapsed());
         let next = {
             let mut state = lock(&self.state);
+            if let Some(handled) = handled.filter(|handled| *handled >= LONG_TURN) {
+                state.rests_until = Some(Instant::now() + (handled / RESTS).min(LONGEST_REST));
+            }
             let Some(next) = state.next() else {
                 state.taken = false;
                 state.kept = kept;
@@ -83,6 +100,7 @@ impl Drop for Turn {
         let turn = Self {
             state: Arc::clone(&self.state),
             kept,
+            handled_since: None,
         };
         // Whoever has stopped waiting meanwhile gives it back: dropped, it goes on from here.
         drop(next.send(turn));
@@ -106,6 +124,7 @@ impl WriterQueue {
         Some(Turn {
             state: Arc::clone(&self.state),
             kept: state.kept.take(),
+            handled_since: None,
         })
     }
 
@@ -113,7 +132,10 @@ impl WriterQueue {
     pub(super) async fn try_take(&self, deadline: Instant) -> Result<Option<Checkout>, StoreError> {
         let turn = self.turn(&mut lock(&self.state));
         match turn {
-            Some(turn) => self.fill(turn, deadline).await.map(Some),
+            Some(turn) => {
+                self.rest(deadline).await;
+                self.fill(turn, deadline).await.map(Some)
+            }
             None => Ok(None),
         }
     }
@@ -121,7 +143,17 @@ impl WriterQueue {
     /// Queues for the writing connection.
     pub(super) async fn take(&self, line: Line, deadline: Instant) -> Result<Checkout, StoreError> {
         let turn = self.wait(line, Some(deadline)).await?;
+        if line == Line::Ordinary {
+            self.rest(deadline).await;
+        }
         self.fill(turn, deadline).await
+    }
+
+    async fn rest(&self, deadline: Instant) {
+        let until = lock(&self.state).rests_until.take();
+        if let Some(until) = until {
+            sleep_until(until.min(deadline)).await;
+        }
     }
 
     async fn wait(&self, line: Line, deadline: Option<Instant>) -> Result<Turn, StoreError> {
@@ -232,6 +264,11 @@ pub(super) struct Checkout {
 }
 
 impl Checkout {
+    /// From here on a handler has it, until it is dropped.
+    pub(super) fn is_handled(&mut self) {
+        self.turn.handled_since = Some(Instant::now());
+    }
+
     pub(super) fn give_back(mut self) {
         self.writer.watch.let_go();
         self.turn.kept = Some(self.writer);

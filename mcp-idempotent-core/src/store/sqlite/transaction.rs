@@ -67,6 +67,7 @@ impl TransactionStore for SqliteStore {
             Opened::Found(record) => return Ok(Claimed::Found(record)),
             Opened::New(checkout) => checkout,
         };
+        checkout.is_handled();
         checkout.writer.watch.hold();
         if let Some(on_begin) = &self.shared.on_begin
             && let Err(error) = on_begin(&mut checkout.writer.connection, call).await

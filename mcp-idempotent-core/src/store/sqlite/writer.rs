@@ -158,6 +158,7 @@ impl Writer {
 pub(super) struct Backoff {
     deadline: Instant,
     next: Duration,
+    longest: Duration,
 }
 
 impl Backoff {
@@ -168,6 +169,16 @@ impl Backoff {
         Self {
             deadline,
             next: Self::FIRST,
+            longest: Self::LONGEST,
+        }
+    }
+
+    /// For what a lease depends on: often enough not to miss the rest between two handlers of
+    /// another process.
+    pub(super) const fn eager(deadline: Instant) -> Self {
+        Self {
+            longest: Self::FIRST,
+            ..Self::until(deadline)
         }
     }
 
@@ -178,7 +189,7 @@ impl Backoff {
             return Err(error);
         }
         sleep(self.next.min(self.deadline - Instant::now())).await;
-        self.next = (self.next * 2).min(Self::LONGEST);
+        self.next = (self.next * 2).min(self.longest);
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! `PostgresStore`, on the database that `DATABASE_URL` names. Every test has a schema of its own.
 
+mod attempts;
 mod cancellation;
 mod claims;
 mod completing;

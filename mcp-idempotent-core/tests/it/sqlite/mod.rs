@@ -1,6 +1,7 @@
 //! `SqliteStore`, each test on a file of its own.
 
 mod abandoned;
+mod attempts;
 #[cfg(feature = "testing")]
 mod conformance;
 mod ending;

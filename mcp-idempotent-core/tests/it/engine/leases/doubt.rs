@@ -312,3 +312,22 @@ async fn a_handler_that_goes_on_without_its_lease_keeps_nobody_waiting() {
     assert_eq!(again.await.unwrap(), own("two"));
     assert_eq!(waiting.await.unwrap(), joined("two"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn beside_a_call_that_runs_elsewhere_nothing_runs_without_protection() {
+    let server = faulty(|policy| policy.run_unprotected_when_store_is_unavailable = true);
+    let elsewhere = elsewhere(&server);
+    let (end, ended) = oneshot::channel();
+    let running = start(&elsewhere, "k", async { ended.await.unwrap() });
+    until(|| elsewhere.executions() == 1).await;
+    let waiting = start(&server, "k", never());
+    sleep(seconds(1)).await;
+    server.engine.store().claim.set(Fault::Fails);
+    assert_eq!(waiting.await.unwrap(), IN_PROGRESS);
+    server.engine.store().claim.set(Fault::None);
+    end.send(Reply::new(ResultKind::Success, "one"))
+        .ok()
+        .unwrap();
+    assert_eq!(running.await.unwrap(), own("one"));
+    assert_eq!(server.call("k", never()).await, replayed("one"));
+}

@@ -1,5 +1,7 @@
 //! An operator's resolution, from the engine's side.
 
+use std::time::Duration;
+
 use mcp_idempotent_core::{
     Bytes, LeaseHandle, OnDoubt, ResultKind, Wait,
     store::{Audit, Completion, RecordStatus, Resolution, ResolutionKind, Resolved},
@@ -194,4 +196,24 @@ fn a_resolution_needs_a_name_and_a_reason_that_say_something() {
             .to_string()
             .contains("who and why")
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_operator_keeps_for_ever_is_kept() {
+    let for_ever = Completion::new(Some(Bytes::from_static(b"by hand")), Duration::MAX);
+    for (resolution, status) in [
+        (Resolution::Committed(for_ever), RecordStatus::Completed),
+        (Resolution::Release, RecordStatus::Released),
+    ] {
+        let server = faulty(|_| {});
+        server.leave_in_doubt("k").await;
+        let (id, token) = (server.identity(Some("k"), "{}").id, server.token("k").await);
+        let mut audit = audit();
+        audit.kept = Duration::MAX;
+        let resolved = server.engine.resolve(id, token, &resolution, &audit).await;
+        assert!(matches!(resolved, Ok(Resolved::Done(_))), "{resolved:?}");
+        sleep(24 * 365 * HOUR).await;
+        let shown = server.engine.show(id).await.unwrap().unwrap();
+        assert_eq!(shown.status, status);
+    }
 }

@@ -1,5 +1,7 @@
 //! The author's own function finds out about a call in doubt.
 
+mod stale;
+
 use std::{
     collections::VecDeque,
     future::pending,
