@@ -51,6 +51,10 @@ impl std::error::Error for BeginError {
 /// A transaction that commits together with the result of its attempt, if the attempt still has its
 /// lease then; else it is rolled back. It derefs to the store's connection, and has no commit and no
 /// rollback; a nested `begin` is a savepoint. Drop it, or let it go, before the handler returns.
+///
+/// Dropping it does not roll back: what was written until then commits when the handler returns a
+/// result. A handler that gives its own writes up halfway (a timeout around them) returns an error,
+/// or puts them into a savepoint.
 pub struct LeaseTransaction<S: TransactionStore> {
     /// Taken out by `drop` alone.
     transaction: Option<S::Transaction>,
