@@ -312,7 +312,7 @@ pub enum Resolved {
 }
 
 /// A store whose records an operator can look at and resolve. Part of the
-/// [contract](super::store#contract) of every store of this crate.
+/// [contract](crate::store#contract) of every store of this crate.
 pub trait OperatorStore: Store {
     /// Lists records, oldest first, without their results. Records that are expired and not swept
     /// are listed as such.
