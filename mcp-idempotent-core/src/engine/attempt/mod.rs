@@ -1,5 +1,6 @@
 //! An attempt: one run of the handler under a claim.
 
+mod held;
 mod lease;
 mod transaction;
 
@@ -8,7 +9,7 @@ use std::{cell::RefCell, future::Future, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tracing::Instrument as _;
 
-pub(super) use self::lease::HeldLease;
+pub(super) use self::held::HeldLease;
 pub use self::{lease::LeaseAttempt, transaction::TransactionAttempt};
 use super::{
     Answer, Request,
