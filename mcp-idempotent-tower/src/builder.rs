@@ -167,16 +167,8 @@ impl<S: Store> IdempotencyBuilder<S> {
             ));
         }
         let engine = self.engine.build();
-        if let Some(limit) = engine.store().transaction_limit()
-            && self.settings.policy.lease <= limit * 3
-        {
-            return Err(BuildError {
-                message: format!(
-                    "the policy's lease is {:?}; with this store it must be more than three times the limit on transactions, {limit:?}",
-                    self.settings.policy.lease
-                ),
-            });
-        }
+        let limit = engine.store().transaction_limit();
+        check_lease("the policy's", self.settings.policy.lease, limit)?;
         Ok(Idempotency::from_parts(engine, self.settings))
     }
 }
@@ -190,6 +182,21 @@ impl<S> fmt::Debug for IdempotencyBuilder<S> {
 }
 
 const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
+
+/// A lease must outlive any transaction that keeps it from being renewed; the engine refuses calls
+/// under another one, and here it is told before there are calls.
+pub(crate) fn check_lease(
+    whose: &str,
+    lease: Duration,
+    transaction_limit: Option<Duration>,
+) -> Result<(), BuildError> {
+    match transaction_limit {
+        Some(limit) if lease <= limit.saturating_mul(3) => Err(BuildError::new(format!(
+            "{whose} lease is {lease:?}; with this store it must be more than three times the limit on transactions, {limit:?}"
+        ))),
+        _ => Ok(()),
+    }
+}
 
 pub(crate) fn check(policy: &Policy) -> Result<(), BuildError> {
     let wait = match policy.wait {

@@ -255,13 +255,8 @@ impl<S> Rule<S> {
                 "a rule in transaction mode says what becomes of a call in doubt; its effect commits with its record, so it never has to run again: leave that out, or use Rule::lease".to_owned(),
             ));
         }
-        if let (Kind::Lease, Some(limit)) = (self.kind, transaction_limit)
-            && policy.lease <= limit * 3
-        {
-            return Err(BuildError::new(format!(
-                "a rule's lease is {:?}; with this store it must be more than three times the limit on transactions, {limit:?}",
-                policy.lease
-            )));
+        if matches!(self.kind, Kind::Lease) {
+            builder::check_lease("a rule's", policy.lease, transaction_limit)?;
         }
         check_on_error(self.kind, policy.on_error, self.on_error.is_some())?;
         builder::check(&policy)?;

@@ -153,15 +153,8 @@ impl<S: Store> LeaseAttempt<S> {
                 };
                 match transaction {
                     Some(transaction) => {
-                        complete_with(
-                            held,
-                            transaction,
-                            protected,
-                            &policy,
-                            response.clone(),
-                            observed,
-                        )
-                        .await
+                        complete_with(held, transaction, protected, &policy, response, observed)
+                            .await
                     }
                     None => complete(held, protected, &policy, response, observed).await,
                 }

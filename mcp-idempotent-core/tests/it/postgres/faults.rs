@@ -50,8 +50,13 @@ async fn until_answered(database: &Database, key: &str) {
     panic!("{key} was never answered");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn terminated_sessions_leave_one_effect_per_key() {
+/// Calls every key from two callers at once while sessions are terminated, until `answered` says that
+/// the key's call is; then each has one effect.
+pub(super) async fn one_effect_per_key_while_sessions_are_terminated<F>(
+    answered: impl Fn(Arc<Database>, String) -> F + Clone + Send + 'static,
+) where
+    F: Future<Output = ()> + Send,
+{
     for isolation in [Isolation::ReadCommitted, Isolation::Serializable] {
         let name = super::database::unique("faults");
         let database = Database::with(
@@ -83,10 +88,10 @@ async fn terminated_sessions_leave_one_effect_per_key() {
         });
         // Every key is called by two callers at once.
         let callers = (0..CALLERS).map(|caller| {
-            let database = Arc::clone(&database);
+            let (database, answered) = (Arc::clone(&database), answered.clone());
             tokio::spawn(async move {
                 for key in (0..KEYS).filter(|key| key % (CALLERS / 2) == caller / 2) {
-                    until_answered(&database, &format!("key-{key:03}")).await;
+                    answered(Arc::clone(&database), format!("key-{key:03}")).await;
                 }
             })
         });
@@ -98,6 +103,14 @@ async fn terminated_sessions_leave_one_effect_per_key() {
         let expected: Vec<_> = (0..KEYS).map(|key| format!("key-{key:03}")).collect();
         assert_eq!(database.effects().await, expected);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn terminated_sessions_leave_one_effect_per_key() {
+    one_effect_per_key_while_sessions_are_terminated(|database, key| async move {
+        until_answered(&database, &key).await;
+    })
+    .await;
 }
 
 /// A lease whose session was terminated can still be ended on another one.

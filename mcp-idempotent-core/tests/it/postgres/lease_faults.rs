@@ -1,26 +1,19 @@
 //! Leases whose sessions end, whose answers are lost, and which several stores want at once.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use mcp_idempotent_core::{
     OperatorStore, RecordState, Store, TransactionStore,
-    store::{Claimed, End, Ended, Lease, LeaseEnd, StoreErrorKind, postgres::Isolation},
+    store::{Claimed, End, Ended, Lease, LeaseEnd, StoreErrorKind},
 };
 use sqlx::{Connection, Executor};
 
 use super::{
-    database::{Database, begin, claim, lease, result, unique},
+    database::{Database, begin, claim, lease, result},
+    faults::one_effect_per_key_while_sessions_are_terminated,
     proxy::{Cut, Proxy},
 };
 
-const KEYS: usize = 40;
-const CALLERS: usize = 8;
 const ATTEMPTS: u32 = 5000;
 
 async fn through_a_proxy() -> (Proxy, Database) {
@@ -251,50 +244,8 @@ async fn until_completed(database: &Database, key: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn terminated_sessions_leave_one_effect_for_each_lease() {
-    for isolation in [Isolation::ReadCommitted, Isolation::Serializable] {
-        let name = unique("lease_faults");
-        let database = Database::with(
-            |options| options.application_name(&name),
-            |pool| pool.max_connections(8).test_before_acquire(false),
-            |store| store.with_isolation(isolation),
-        )
-        .await;
-        let database = Arc::new(database);
-        let done = Arc::new(AtomicBool::new(false));
-        let killer = tokio::spawn({
-            let (database, done) = (Arc::clone(&database), Arc::clone(&done));
-            async move {
-                let mut killed = 0_i64;
-                while !done.load(Ordering::SeqCst) {
-                    killed += sqlx::query_scalar::<_, i64>(
-                        "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (SELECT pid \
-                         FROM pg_stat_activity WHERE application_name = $1 \
-                         ORDER BY random() LIMIT 1) AS one",
-                    )
-                    .bind(&name)
-                    .fetch_one(&database.outside)
-                    .await
-                    .unwrap();
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-                killed
-            }
-        });
-        // Every key is called by two callers at once.
-        let callers = (0..CALLERS).map(|caller| {
-            let database = Arc::clone(&database);
-            tokio::spawn(async move {
-                for key in (0..KEYS).filter(|key| key % (CALLERS / 2) == caller / 2) {
-                    until_completed(&database, &format!("key-{key:03}")).await;
-                }
-            })
-        });
-        for caller in callers.collect::<Vec<_>>() {
-            caller.await.unwrap();
-        }
-        done.store(true, Ordering::SeqCst);
-        assert!(killer.await.unwrap() > 0, "nothing was terminated");
-        let expected: Vec<_> = (0..KEYS).map(|key| format!("key-{key:03}")).collect();
-        assert_eq!(database.effects().await, expected);
-    }
+    one_effect_per_key_while_sessions_are_terminated(|database, key| async move {
+        until_completed(&database, &key).await;
+    })
+    .await;
 }
