@@ -22,6 +22,7 @@
 //!
 //! [`MemoryStore`] (lease mode only) is always there.
 
+pub mod answer;
 pub mod canonical;
 pub mod engine;
 pub mod error;
@@ -30,6 +31,7 @@ pub mod key;
 pub mod outcome;
 pub mod policy;
 pub mod record;
+pub mod refusal;
 pub mod scope;
 pub mod store;
 pub mod telemetry;
@@ -39,11 +41,12 @@ pub mod testing;
 pub use bytes::Bytes;
 
 pub use crate::{
+    answer::{Answer, Replay},
     canonical::CanonicalArguments,
     engine::{
-        Answer, Authorize, BeginError, Begun, DetachOnDrop, Engine, InDoubtCall, Interrupted,
-        LeaseAttempt, LeaseHandle, LeaseTransaction, LentAttempt, NotCurrent, Request,
-        SweepSettings, Sweeper, TransactionAttempt, Verdict, Verify,
+        Authorize, BeginError, Begun, Borrowed, DetachOnDrop, Engine, InDoubtCall, Interrupted,
+        LeaseAttempt, LeaseHandle, Lent, NotCurrent, Request, SweepSettings, Sweeper,
+        TransactionAttempt, Verdict, Verify,
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     fingerprint::{

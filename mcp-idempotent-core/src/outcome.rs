@@ -27,6 +27,14 @@ pub enum ResultKind {
     Interrupted,
 }
 
+impl ResultKind {
+    /// Whether the handler's effect is to be kept.
+    #[must_use]
+    pub const fn is_success(self) -> bool {
+        matches!(self, Self::Success | Self::Task)
+    }
+}
+
 /// A handler's result: its kind, and its bytes where they are to be stored.
 pub trait HandlerResult {
     /// How the handler ended.
@@ -37,7 +45,8 @@ pub trait HandlerResult {
     ///
     /// # Errors
     ///
-    /// Any error of the serialiser. The call is then answered as not committed, and nothing is
-    /// recorded.
+    /// Any error of the serialiser. Nothing is recorded. In transaction mode nothing is committed
+    /// either; in lease mode the handler has acted, so the outcome is unknown and the record is in
+    /// doubt.
     fn encode(&self) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 }

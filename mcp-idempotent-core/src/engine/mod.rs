@@ -1,10 +1,13 @@
 //! The engine: claim, run once, record; duplicates in this process join.
+//!
+//! It sees only calls with an [identity](Identity). [`transaction`] is transaction mode and [`lease`]
+//! is lease mode; [`lead`] is what both begin with, [`flight`] is how duplicates join, and [`plan`]
+//! says what is recorded of which result.
 
-mod answer;
-mod attempt;
-mod begin;
 mod detach;
 mod flight;
+mod handler;
+mod lead;
 mod lease;
 mod lent;
 mod operator;
@@ -12,7 +15,7 @@ mod plan;
 mod secret;
 mod status;
 mod sweep;
-mod verify;
+mod transaction;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -28,14 +31,13 @@ use crate::{
 };
 
 pub use self::{
-    answer::{Answer, Replay},
-    attempt::{Interrupted, LeaseAttempt, TransactionAttempt},
     detach::DetachOnDrop,
     flight::Round,
-    lease::{BeginError, LeaseHandle, LeaseTransaction, NotCurrent},
-    lent::LentAttempt,
+    handler::{Interrupted, bounded},
+    lease::{Begun, InDoubtCall, LeaseAttempt, LeaseHandle, NotCurrent, Verdict, Verify},
+    lent::{BeginError, Borrowed, Closed, Ending, LateTransaction, Left, Lent, NotLent},
     sweep::{SweepSettings, Sweeper},
-    verify::{InDoubtCall, Verdict, Verify},
+    transaction::TransactionAttempt,
 };
 
 use self::{
@@ -79,7 +81,7 @@ impl<S: Store> Engine<S> {
 
     /// The store.
     #[must_use]
-    pub fn store(&self) -> &S {
+    pub fn store(&self) -> &Arc<S> {
         &self.inner.store
     }
 
@@ -87,13 +89,6 @@ impl<S: Store> Engine<S> {
     #[must_use]
     pub fn application(&self) -> &Application {
         &self.inner.application
-    }
-
-    /// Counts and traces a call that was refused before it could be identified: for want of a
-    /// valid key, or of a scope. Every other call is observed by the engine itself.
-    pub fn observe_refusal(&self, tool: impl Into<Arc<str>>, refusal: &Refusal) {
-        ObservedCall::start(&self.inner.application, &tool.into(), true, None, None)
-            .refused(refusal);
     }
 
     /// How many calls wait for a running one, over all keys.
@@ -207,46 +202,29 @@ pub trait Authorize: Send + Sync {
     ) -> Pin<Box<dyn Future<Output = Result<(), Refusal>> + Send + 'a>>;
 }
 
-/// One call, as the engine sees it.
+/// One call with an identity, as the engine sees it.
 pub struct Request<'a> {
     call: CallInfo,
-    identity: Option<Identity>,
+    identity: Identity,
     policy: &'a Arc<Policy>,
     round: Round,
     authorize: Option<&'a dyn Authorize>,
     verify: Option<&'a dyn Verify>,
     tool_is_listed: bool,
-    observed: Option<&'a ObservedCall>,
 }
 
 impl<'a> Request<'a> {
-    /// A protected call.
+    /// A call of the tool and scope in `call`, under `policy`.
     #[must_use]
     pub const fn new(call: CallInfo, identity: Identity, policy: &'a Arc<Policy>) -> Self {
         Self {
             call,
-            identity: Some(identity),
+            identity,
             policy,
             round: None,
             authorize: None,
             verify: None,
             tool_is_listed: true,
-            observed: None,
-        }
-    }
-
-    /// A call that runs without deduplication, in a transaction that records nothing.
-    #[must_use]
-    pub const fn unprotected(call: CallInfo, policy: &'a Arc<Policy>) -> Self {
-        Self {
-            call,
-            identity: None,
-            policy,
-            round: None,
-            authorize: None,
-            verify: None,
-            tool_is_listed: true,
-            observed: None,
         }
     }
 
@@ -281,12 +259,11 @@ impl<'a> Request<'a> {
     }
 
     fn observe(&self, application: &Application, mode: Mode) -> ObservedCall {
-        let identity = self.identity.as_ref();
         ObservedCall::start(
             application,
             &self.call.tool,
             self.tool_is_listed,
-            identity,
+            Some(&self.identity),
             Some(mode),
         )
     }
@@ -299,19 +276,4 @@ impl std::fmt::Debug for Request<'_> {
             .field("identity", &self.identity)
             .finish_non_exhaustive()
     }
-}
-
-/// How a call begins.
-#[derive(Debug)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "a caller must handle every beginning"
-)]
-pub enum Begun<A> {
-    /// There is an answer already; the handler does not run.
-    Answer(Answer),
-    /// Run the handler under this attempt.
-    Attempt(A),
-    /// The store is away and the policy says to run all the same, without any protection.
-    Unprotected,
 }

@@ -22,11 +22,7 @@ pub(super) enum LeasePlan {
     InDoubt,
 }
 
-pub(super) fn transaction(
-    kind: ResultKind,
-    on_error: OnError,
-    key: Option<KeyKind>,
-) -> TransactionPlan {
+pub(super) fn transaction(kind: ResultKind, on_error: OnError, key: KeyKind) -> TransactionPlan {
     use TransactionPlan::{Commit, RollBack, RollBackAndRecord};
     match kind {
         ResultKind::Success | ResultKind::Task => Commit,
@@ -37,8 +33,8 @@ pub(super) fn transaction(
             // A derived key has no owner who would choose another one: a passing failure would
             // stick for the whole window.
             OnError::Default | OnError::InDoubt => match key {
-                Some(KeyKind::Explicit) => RollBackAndRecord,
-                Some(KeyKind::Derived) | None => RollBack,
+                KeyKind::Explicit => RollBackAndRecord,
+                KeyKind::Derived => RollBack,
             },
         },
         ResultKind::ProtocolError => match on_error {
@@ -84,8 +80,8 @@ mod tests {
     fn transaction_mode_records_as_the_table_says() {
         use ResultKind as K;
         use TransactionPlan::{Commit, RollBack, RollBackAndRecord};
-        let explicit = Some(KeyKind::Explicit);
-        let derived = Some(KeyKind::Derived);
+        let explicit = KeyKind::Explicit;
+        let derived = KeyKind::Derived;
         for (kind, on_error, key, expected) in [
             (K::Success, OnError::Default, explicit, Commit),
             (K::Success, OnError::Release, derived, Commit),

@@ -1,10 +1,11 @@
 //! What became of a call.
 
-use super::{Engine, answer, secret::Unchecked};
+use super::{Engine, secret::Unchecked};
 use crate::{
     error::Refusal,
     fingerprint::Identity,
     policy::OnExpired,
+    refusal,
     store::{CallInfo, Claim, Inspected, Store},
 };
 
@@ -25,8 +26,8 @@ impl<S: Store> Engine<S> {
     async fn look(&self, call: CallInfo, identity: &Identity) -> Result<Inspected, Refusal> {
         match self.inner.check_secret(&call).await {
             Ok(()) => {}
-            Err(Unchecked::AnotherSecret) => return Err(answer::another_secret()),
-            Err(Unchecked::Store(error)) => return Err(answer::store_unavailable(error)),
+            Err(Unchecked::AnotherSecret) => return Err(refusal::another_secret()),
+            Err(Unchecked::Store(error)) => return Err(refusal::store_unavailable(error)),
         }
         if self.inner.flights.is_running(identity.id) {
             return Ok(Inspected::InProgress);
@@ -37,6 +38,6 @@ impl<S: Store> Engine<S> {
             .store
             .inspect(&claim)
             .await
-            .map_err(answer::store_unavailable)
+            .map_err(refusal::store_unavailable)
     }
 }

@@ -11,7 +11,7 @@ use super::{Fingerprint, RecordId, Secret, hash, hash::FieldHash};
 
 /// What the downstream keys of one record are made from: the same for each of its attempts.
 #[derive(Clone)]
-pub(crate) struct DownstreamSeed([u8; 32]);
+pub struct DownstreamSeed([u8; 32]);
 
 impl DownstreamSeed {
     pub(crate) fn new(
@@ -28,7 +28,8 @@ impl DownstreamSeed {
     }
 
     /// For a call that nothing protects: no other call has these keys.
-    pub(crate) fn unique() -> Self {
+    #[must_use]
+    pub fn unique() -> Self {
         let mut hash = FieldHash::new(None, hash::DOWNSTREAM_SEED);
         for _ in 0..4 {
             let random = RandomState::new().build_hasher().finish();
@@ -41,11 +42,19 @@ impl DownstreamSeed {
         )
     }
 
-    pub(crate) fn key(&self, step: &str) -> DownstreamKey {
+    /// The key of one step.
+    #[must_use]
+    pub fn key(&self, step: &str) -> DownstreamKey {
         let hash = FieldHash::new(None, hash::DOWNSTREAM_KEY)
             .field(self.0)
             .field(step);
         DownstreamKey::of(hash.finish())
+    }
+}
+
+impl fmt::Debug for DownstreamSeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DownstreamSeed(…)")
     }
 }
 

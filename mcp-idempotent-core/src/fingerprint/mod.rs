@@ -26,7 +26,7 @@ mod secret;
 
 use std::fmt;
 
-pub(crate) use self::downstream::DownstreamSeed;
+pub use self::downstream::DownstreamSeed;
 use self::hash::FieldHash;
 pub use self::{
     downstream::DownstreamKey,

@@ -87,7 +87,7 @@ impl Meter {
 }
 
 /// Measures how long it lives.
-pub(crate) struct Timer {
+pub struct Timer {
     started: Instant,
     histogram: Histogram,
     _waiting: Option<Up>,
@@ -113,5 +113,11 @@ impl Up {
 impl Drop for Up {
     fn drop(&mut self) {
         self.0.decrement(1);
+    }
+}
+
+impl std::fmt::Debug for Timer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Timer")
     }
 }

@@ -27,14 +27,14 @@ pub use self::outcome::Outcome;
 use self::unmetered as metered;
 use self::{metered::Meter, outcome::of_refusal};
 use crate::{
-    engine::Answer,
+    answer::Answer,
     error::Refusal,
     fingerprint::{Identity, KeyKind, RecordId},
     outcome::ResultKind,
     scope::Application,
 };
 
-pub(crate) use self::metered::Timer;
+pub use self::metered::Timer;
 
 /// The name of the span of a call.
 pub const SPAN: &str = "idempotent_call";
@@ -64,14 +64,19 @@ pub const LABEL_OUTCOME: &str = "outcome";
 pub const UNLISTED_TOOL: &str = "(unlisted)";
 
 /// How a call's effect is protected.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Mode {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are these two")]
+pub enum Mode {
+    /// The effect commits together with the record.
     Transaction,
+    /// The effect is outside the store.
     Lease,
 }
 
 impl Mode {
-    const fn as_str(self) -> &'static str {
+    /// The word in the span and in a tool's contract.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Transaction => "transaction",
             Self::Lease => "lease",
@@ -80,7 +85,10 @@ impl Mode {
 }
 
 /// One call, from its beginning until it is answered. Dropped before, it was abandoned.
-pub(crate) struct ObservedCall {
+///
+/// The engine observes the calls that it is given. A door observes the others: those that were
+/// refused before they had an identity, and those that nothing protects.
+pub struct ObservedCall {
     span: Span,
     /// None for a call that has ended, or that nobody observes.
     meter: Option<Meter>,
@@ -89,7 +97,8 @@ pub(crate) struct ObservedCall {
 }
 
 impl ObservedCall {
-    pub(crate) fn start(
+    /// Starts observing a call. A tool that the server does not list is not named in metrics.
+    pub fn start(
         application: &Application,
         tool: &Arc<str>,
         is_listed: bool,
@@ -128,12 +137,13 @@ impl ObservedCall {
         }
     }
 
-    pub(crate) fn span(&self) -> Span {
+    /// The span that everything of the call belongs to.
+    pub fn span(&self) -> Span {
         self.span.clone()
     }
 
     /// Times the handler until it is dropped.
-    pub(crate) fn handler(&self) -> Option<Timer> {
+    pub fn handler(&self) -> Option<Timer> {
         self.meter.as_ref().map(Meter::handler)
     }
 
@@ -142,10 +152,9 @@ impl ObservedCall {
         self.meter.as_ref().map(Meter::waiting)
     }
 
-    /// The handler has ended; `is_protected` says whether there is a record to write.
-    pub(crate) const fn handled(&mut self, kind: ResultKind, is_protected: bool) {
+    /// The handler has ended.
+    pub(crate) const fn handled(&mut self, kind: ResultKind) {
         self.if_executed = match kind {
-            _ if !is_protected => Outcome::Bypassed,
             ResultKind::NotCalled => Outcome::NotCalled,
             ResultKind::InputRequired => Outcome::InputRequired,
             ResultKind::Interrupted => Outcome::Interrupted,
@@ -169,11 +178,6 @@ impl ObservedCall {
         self.noted = Some(outcome);
     }
 
-    /// What was noted while the call itself was lent.
-    pub(crate) const fn as_noted_in(&mut self, other: &Self) {
-        self.noted = other.noted;
-    }
-
     pub(crate) fn answered(self, answer: &Answer) {
         let outcome = self.noted.unwrap_or_else(|| match answer {
             Answer::Executed => self.if_executed,
@@ -184,11 +188,13 @@ impl ObservedCall {
         self.end(outcome);
     }
 
-    pub(crate) fn refused(self, refusal: &Refusal) {
+    /// The call ended in a refusal.
+    pub fn refused(self, refusal: &Refusal) {
         self.end(of_refusal(refusal));
     }
 
-    pub(crate) fn end(mut self, outcome: Outcome) {
+    /// The call ended like this.
+    pub fn end(mut self, outcome: Outcome) {
         self.report(outcome);
     }
 
@@ -199,6 +205,12 @@ impl ObservedCall {
         self.span.record("outcome", outcome.as_str());
         tracing::debug!(parent: &self.span, outcome = outcome.as_str(), "the call has ended");
         meter.end(outcome);
+    }
+}
+
+impl fmt::Debug for ObservedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObservedCall").finish_non_exhaustive()
     }
 }
 

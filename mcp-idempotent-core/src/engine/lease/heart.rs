@@ -14,7 +14,10 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::{Kept, NotCurrent, lock};
+use super::{
+    handle::NotCurrent,
+    held::{Held, lock},
+};
 use crate::store::Store;
 
 /// How often the leases are looked at within the shortest heartbeat among them.
@@ -35,19 +38,19 @@ pub(in crate::engine) struct Heart<S> {
 }
 
 struct State<S> {
-    leases: Vec<Weak<Kept<S>>>,
+    leases: Vec<Weak<Held<S>>>,
     /// Zero while no task runs.
     look_every: Duration,
 }
 
 impl<S> State<S> {
     /// What has ended is removed at each look; between two, before room is made for more.
-    fn push(&mut self, kept: Weak<Kept<S>>) {
+    fn push(&mut self, held: Weak<Held<S>>) {
         if self.leases.len() == self.leases.capacity() {
-            self.leases.retain(|kept| kept.strong_count() > 0);
+            self.leases.retain(|held| held.strong_count() > 0);
             self.leases.reserve(self.leases.len().max(16));
         }
-        self.leases.push(kept);
+        self.leases.push(held);
     }
 }
 
@@ -62,15 +65,15 @@ impl<S: Store> Heart<S> {
         }
     }
 
-    /// Renews a lease until [`Kept::end`], or until nobody has it any more.
-    pub(in crate::engine) fn keep(self: &Arc<Self>, kept: &Arc<Kept<S>>) {
+    /// Renews a lease until [`Watch::end`](super::held::Watch::end), or until nobody has it any more.
+    pub(super) fn keep(self: &Arc<Self>, held: &Arc<Held<S>>) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let look_every = look_every(kept);
+        let look_every = look_every(held);
         let runs = {
             let mut state = lock(&self.state);
-            state.push(Arc::downgrade(kept));
+            state.push(Arc::downgrade(held));
             let runs = !state.look_every.is_zero();
             if runs && state.look_every <= look_every {
                 return;
@@ -107,8 +110,8 @@ impl<S: Store> Heart<S> {
                 }
                 due
             };
-            for kept in due {
-                drop(tokio::spawn(renew(Renewing(kept))));
+            for held in due {
+                drop(tokio::spawn(renew(Renewing(held))));
             }
         }
     }
@@ -116,20 +119,20 @@ impl<S: Store> Heart<S> {
 
 impl<S: Store> State<S> {
     /// Forgets the leases that are over, and says which are to be renewed now.
-    fn look(&mut self) -> Vec<Arc<Kept<S>>> {
+    fn look(&mut self) -> Vec<Arc<Held<S>>> {
         let now = Instant::now();
         let (mut due, mut shortest) = (Vec::new(), None);
-        self.leases.retain(|kept| {
-            let Some(kept) = kept.upgrade() else {
+        self.leases.retain(|held| {
+            let Some(held) = held.upgrade() else {
                 return false;
             };
-            if kept.watched.is_over() {
+            if held.watch.is_over() {
                 return false;
             }
-            let every = look_every(&kept);
+            let every = look_every(&held);
             shortest = Some(shortest.map_or(every, |shortest: Duration| shortest.min(every)));
-            if kept.watched.due() <= now && !kept.watched.renewing.swap(true, Ordering::AcqRel) {
-                due.push(kept);
+            if held.watch.due() <= now && !held.watch.renewing.swap(true, Ordering::AcqRel) {
+                due.push(held);
             }
             true
         });
@@ -140,8 +143,8 @@ impl<S: Store> State<S> {
     }
 }
 
-fn look_every<S>(kept: &Kept<S>) -> Duration {
-    (kept.watched.terms.heartbeat / LOOKS_PER_HEARTBEAT).max(SHORTEST_LOOK)
+fn look_every<S>(held: &Held<S>) -> Duration {
+    (held.watch.terms.heartbeat / LOOKS_PER_HEARTBEAT).max(SHORTEST_LOOK)
 }
 
 /// As long as the task. A runtime that shuts down drops it; the next lease then starts it again,
@@ -163,38 +166,38 @@ impl<S> Drop for Running<S> {
 }
 
 /// While a lease is being renewed; nobody else renews it in the background then.
-struct Renewing<S>(Arc<Kept<S>>);
+struct Renewing<S>(Arc<Held<S>>);
 
 impl<S> Drop for Renewing<S> {
     fn drop(&mut self) {
-        self.0.watched.renewing.store(false, Ordering::Release);
+        self.0.watch.renewing.store(false, Ordering::Release);
     }
 }
 
 /// Renews one lease, however often it takes, while it lasts.
 async fn renew<S: Store>(renewing: Renewing<S>) {
-    let kept = &renewing.0;
+    let held = &renewing.0;
     let mut pause = FIRST_PAUSE;
-    while !kept.watched.is_over() {
+    while !held.watch.is_over() {
         // The handler may have renewed it meanwhile.
-        let left = kept.watched.left();
+        let left = held.watch.left();
         if left.is_zero() {
-            kept.watched.lose("it could not be renewed in time");
+            held.watch.lose("it could not be renewed in time");
             return;
         }
-        match timeout((left / 2).max(SHORTEST_TRY).min(left), kept.renew()).await {
+        match timeout((left / 2).max(SHORTEST_TRY).min(left), held.renew()).await {
             Ok(Ok(()) | Err(NotCurrent::Fenced)) => return,
             Ok(Err(NotCurrent::Unconfirmed(error))) => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    tool = &*kept.watched.call.tool,
+                    tool = &*held.watch.call.tool,
                     "a lease could not be renewed; trying again"
                 );
-                sleep(pause.min(kept.watched.left())).await;
+                sleep(pause.min(held.watch.left())).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
             Err(_) => tracing::warn!(
-                tool = &*kept.watched.call.tool,
+                tool = &*held.watch.call.tool,
                 "the store takes too long to renew a lease; trying again"
             ),
         }

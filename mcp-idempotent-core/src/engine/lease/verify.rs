@@ -1,18 +1,21 @@
 //! A call in doubt, and the author's own function that finds out about it.
 
-use std::{fmt, panic::AssertUnwindSafe, sync::Arc};
+use std::{fmt, panic::AssertUnwindSafe};
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::time::timeout;
 
 use super::{
-    Answer, LeaseHandle, NotCurrent, answer,
-    attempt::{Context, HeldLease},
+    end::share_doubt,
+    guard::LeaseGuard,
+    handle::{LeaseHandle, NotCurrent},
 };
 use crate::{
+    answer::{Answer, Replay},
+    engine::lead::Lead,
     fingerprint::DownstreamKey,
-    policy::Policy,
+    refusal,
     store::{LeaseEnd, Store},
     telemetry::{ObservedCall, Outcome},
 };
@@ -62,22 +65,21 @@ pub trait Verify: Send + Sync {
 /// How a call goes on that was in doubt.
 pub(super) enum Verified<S: Store> {
     Answer(Answer),
-    Run(HeldLease<S>, Context),
+    Run(LeaseGuard<S>, Box<Lead>),
 }
 
 pub(super) async fn verify<S: Store>(
     verify: &dyn Verify,
-    mut held: HeldLease<S>,
-    mut context: Context,
-    policy: &Arc<Policy>,
+    mut guard: LeaseGuard<S>,
+    lead: Box<Lead>,
     observed: &mut ObservedCall,
 ) -> Verified<S> {
     let call = InDoubtCall {
-        handle: held.handle(),
+        handle: guard.handle(),
     };
     // Calling the function may panic too, before there is a future.
     let asked = AssertUnwindSafe(async { verify.verify(&call).await }).catch_unwind();
-    let verdict = match timeout(policy.verify_timeout, asked).await {
+    let verdict = match timeout(lead.policy.verify_timeout, asked).await {
         Ok(Ok(verdict)) => verdict,
         Ok(Err(_)) => {
             tracing::error!("the function that verifies a call in doubt panicked");
@@ -85,7 +87,7 @@ pub(super) async fn verify<S: Store>(
         }
         Err(_) => {
             tracing::warn!(
-                timeout = ?policy.verify_timeout,
+                timeout = ?lead.policy.verify_timeout,
                 "the function that verifies a call in doubt took too long"
             );
             Verdict::Unknown
@@ -101,20 +103,16 @@ pub(super) async fn verify<S: Store>(
         "a call in doubt was verified"
     );
     let response = match verdict {
-        // What was found out is as old as the asking: meanwhile the process may have stood still, and
-        // another attempt have acted, or an operator have said what became of the call.
-        Verdict::NotCommitted => match held.handle().ensure_current().await {
+        // What was found out is as old as the question: meanwhile this process may have been frozen,
+        // and another attempt have acted, or an operator have said what became of the call.
+        Verdict::NotCommitted => match guard.handle().ensure_current().await {
             Ok(()) => {
-                held.in_doubt = false;
-                return Verified::Run(held, context);
+                guard.in_doubt = false;
+                return Verified::Run(guard, lead);
             }
             Err(NotCurrent::Fenced) => {
                 observed.note(Outcome::Fenced);
-                let refusal = answer::still_in_doubt();
-                return Verified::Answer(match context.protected.take() {
-                    Some(protected) => protected.refuse(refusal),
-                    None => Answer::Refused(refusal),
-                });
+                return Verified::Answer(lead.refuse(refusal::still_in_doubt()));
             }
             Err(NotCurrent::Unconfirmed(error)) => {
                 tracing::warn!(
@@ -127,36 +125,29 @@ pub(super) async fn verify<S: Store>(
         Verdict::Committed(response) => Some(response),
         Verdict::Unknown => None,
     };
-    let Some(protected) = context.protected.take() else {
-        return Verified::Answer(Answer::Refused(answer::still_in_doubt()));
-    };
     let Some(response) = response else {
-        held.abandon().await;
-        protected.share_in_doubt(&held);
-        return Verified::Answer(Answer::Refused(answer::still_in_doubt()));
+        guard.abandon().await;
+        share_doubt(*lead, &guard);
+        return Verified::Answer(refusal::still_in_doubt().into());
     };
-    match held.complete(&protected, policy, &response).await {
+    Verified::Answer(match guard.complete(&lead, &response).await {
         Ok(LeaseEnd::Done(at)) => {
             observed.note(Outcome::Verified);
-            protected.share(response.clone(), at);
-            Verified::Answer(Answer::Replayed(super::Replay {
-                response,
-                at: Some(at),
-                joined: false,
-            }))
+            lead.share(response.clone(), at);
+            Answer::Replayed(Replay::new(response, Some(at), false))
         }
         Ok(LeaseEnd::Fenced) => {
             observed.note(Outcome::Fenced);
-            Verified::Answer(protected.refuse(answer::still_in_doubt()))
+            lead.refuse(refusal::still_in_doubt())
         }
         Err(error) => {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
                 "what was verified could not be recorded"
             );
-            Verified::Answer(protected.refuse(answer::still_in_doubt()))
+            lead.refuse(refusal::still_in_doubt())
         }
-    }
+    })
 }
 
 impl fmt::Debug for dyn Verify {

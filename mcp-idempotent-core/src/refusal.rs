@@ -1,15 +1,14 @@
-//! What the engine answers, and the sentences that go with it.
+//! The refusals of the engine, and the sentences that go with them.
+//!
+//! The public ones are for doors that run calls which nothing protects.
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use crate::{
     error::{Action, CommitOutcome, ErrorKind, Refusal},
-    fingerprint::{Identity, KeyKind},
+    fingerprint::KeyKind,
     policy::{InvalidPolicy, OnDoubt},
-    record::{Record, RecordState, Timestamp},
-    store::{StoreError, StoreErrorKind},
+    store::{Ended, StoreError, StoreErrorKind},
 };
 
 /// How long a caller is told to wait before it asks again for a call that still runs.
@@ -18,71 +17,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How long before the other side is asked again about a call in doubt.
 const VERIFY_AFTER: Duration = Duration::from_secs(5);
 
-/// The answer to one call.
-#[derive(Debug, Clone)]
-#[expect(clippy::exhaustive_enums, reason = "a caller must handle every answer")]
-pub enum Answer {
-    /// The handler ran for this caller: give it the handler's own result.
-    Executed,
-    /// The result of an earlier or a concurrent call.
-    Replayed(Replay),
-    /// No result.
-    Refused(Refusal),
-}
-
-/// A result that this call did not make itself.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Replay {
-    /// The bytes that [`HandlerResult::encode`](crate::HandlerResult::encode) made.
-    pub response: Bytes,
-    /// When it was recorded; `None` for an intermediate round, which is not recorded.
-    pub at: Option<Timestamp>,
-    /// Whether this call waited for a running one, rather than found a record.
-    pub joined: bool,
-}
-
-/// What a record means for a call.
-pub(super) enum Decision {
-    Answer(Answer),
-    /// The same call runs elsewhere, under a lease.
-    InProgress,
-}
-
-pub(super) fn decide(
-    record: Record,
-    identity: &Identity,
-    on_doubt: OnDoubt,
-    joined: bool,
-) -> Decision {
-    // An expired record says nothing about what was asked, so it comes before the fingerprint.
-    if matches!(record.state, RecordState::Expired) {
-        return Decision::Answer(Answer::Refused(expired()));
-    }
-    if record.fingerprint != identity.fingerprint {
-        return Decision::Answer(Answer::Refused(conflict()));
-    }
-    Decision::Answer(match record.state {
-        RecordState::InProgress { .. } => return Decision::InProgress,
-        RecordState::Completed {
-            response: Some(response),
-            at,
-        } => Answer::Replayed(Replay {
-            response,
-            at: Some(at),
-            joined,
-        }),
-        RecordState::Completed { response: None, .. } => Answer::Refused(too_large()),
-        RecordState::InDoubt { .. } => Answer::Refused(match on_doubt {
-            OnDoubt::Fail => in_doubt(identity.kind),
-            // The policy knows a way out, and it begins with another call.
-            OnDoubt::Rerun | OnDoubt::Verify => still_in_doubt(),
-        }),
-        RecordState::Expired => Answer::Refused(expired()),
-    })
-}
-
-pub(super) fn conflict() -> Refusal {
+pub(crate) fn conflict() -> Refusal {
     Refusal::new(
         ErrorKind::KeyConflict,
         CommitOutcome::NotCommitted,
@@ -92,7 +27,7 @@ pub(super) fn conflict() -> Refusal {
     )
 }
 
-pub(super) fn in_progress() -> Refusal {
+pub(crate) fn in_progress() -> Refusal {
     Refusal::new(
         ErrorKind::KeyInProgress,
         CommitOutcome::Unknown,
@@ -104,7 +39,7 @@ pub(super) fn in_progress() -> Refusal {
     .with_retry_after(RETRY_AFTER)
 }
 
-pub(super) fn called_from_itself() -> Refusal {
+pub(crate) fn called_from_itself() -> Refusal {
     Refusal::new(
         ErrorKind::KeyInProgress,
         CommitOutcome::NotCommitted,
@@ -115,7 +50,7 @@ pub(super) fn called_from_itself() -> Refusal {
     )
 }
 
-fn expired() -> Refusal {
+pub(crate) fn expired() -> Refusal {
     Refusal::new(
         ErrorKind::KeyExpired,
         CommitOutcome::Unknown,
@@ -125,7 +60,7 @@ fn expired() -> Refusal {
     )
 }
 
-fn in_doubt(key: KeyKind) -> Refusal {
+pub(crate) fn in_doubt(key: KeyKind) -> Refusal {
     Refusal::new(
         ErrorKind::OutcomeUnknown,
         CommitOutcome::Unknown,
@@ -146,7 +81,7 @@ fn in_doubt(key: KeyKind) -> Refusal {
 }
 
 /// Whether the call took effect is not known yet; asking again may tell.
-pub(super) fn still_in_doubt() -> Refusal {
+pub(crate) fn still_in_doubt() -> Refusal {
     Refusal::new(
         ErrorKind::OutcomeUnknown,
         CommitOutcome::Unknown,
@@ -158,7 +93,7 @@ pub(super) fn still_in_doubt() -> Refusal {
     .with_retry_after(VERIFY_AFTER)
 }
 
-fn too_large() -> Refusal {
+pub(crate) fn too_large() -> Refusal {
     Refusal::new(
         ErrorKind::ResultTooLarge,
         CommitOutcome::Committed,
@@ -168,7 +103,7 @@ fn too_large() -> Refusal {
     )
 }
 
-pub(super) fn gave_up() -> Refusal {
+pub(crate) fn gave_up() -> Refusal {
     Refusal::new(
         ErrorKind::NotCommitted,
         CommitOutcome::NotCommitted,
@@ -179,7 +114,7 @@ pub(super) fn gave_up() -> Refusal {
     .with_retry_after(RETRY_AFTER)
 }
 
-pub(super) fn too_many_waiting() -> Refusal {
+pub(crate) fn too_many_waiting() -> Refusal {
     Refusal::new(
         ErrorKind::TooManyWaiting,
         CommitOutcome::Unknown,
@@ -190,7 +125,7 @@ pub(super) fn too_many_waiting() -> Refusal {
     .with_retry_after(RETRY_AFTER)
 }
 
-pub(super) fn lease_too_short(tool: &str, lease: Duration, limit: Duration) -> Refusal {
+pub(crate) fn lease_too_short(tool: &str, lease: Duration, limit: Duration) -> Refusal {
     tracing::error!(
         tool,
         ?lease,
@@ -206,7 +141,7 @@ pub(super) fn lease_too_short(tool: &str, lease: Duration, limit: Duration) -> R
     )
 }
 
-pub(super) fn invalid_policy(error: InvalidPolicy) -> Refusal {
+pub(crate) fn invalid_policy(error: InvalidPolicy) -> Refusal {
     tracing::error!(%error, "the tool's policy cannot hold");
     Refusal::new(
         ErrorKind::Misconfigured,
@@ -218,7 +153,7 @@ pub(super) fn invalid_policy(error: InvalidPolicy) -> Refusal {
     .with_source(error)
 }
 
-pub(super) fn another_secret() -> Refusal {
+pub(crate) fn another_secret() -> Refusal {
     tracing::error!(
         "the store's records were made under another secret than this engine's; give it the same one, or name another application"
     );
@@ -231,8 +166,9 @@ pub(super) fn another_secret() -> Refusal {
     )
 }
 
-/// The store failed before the handler ran.
-pub(super) fn store_unavailable(error: StoreError) -> Refusal {
+/// The store failed before the handler ran. Logs the cause.
+#[must_use]
+pub fn store_unavailable(error: StoreError) -> Refusal {
     let refusal = match error.kind() {
         StoreErrorKind::Misconfigured => Refusal::new(
             ErrorKind::Misconfigured,
@@ -277,7 +213,7 @@ pub(super) fn store_unavailable(error: StoreError) -> Refusal {
 }
 
 /// The handler reported success, and its transaction did not commit.
-pub(super) fn not_committed(error: StoreError) -> Refusal {
+pub(crate) fn not_committed(error: StoreError) -> Refusal {
     tracing::warn!(
         error = &error as &dyn std::error::Error,
         "the handler's transaction could not be committed"
@@ -297,7 +233,7 @@ pub(super) fn not_committed(error: StoreError) -> Refusal {
     .with_source(error)
 }
 
-pub(super) fn commit_unknown(error: StoreError) -> Refusal {
+pub(crate) fn commit_unknown(error: StoreError) -> Refusal {
     tracing::error!(
         error = &error as &dyn std::error::Error,
         "the outcome of a commit is unknown"
@@ -313,7 +249,9 @@ pub(super) fn commit_unknown(error: StoreError) -> Refusal {
     .with_source(error)
 }
 
-pub(super) fn still_held(on_doubt: OnDoubt) -> Refusal {
+/// A handler returned while something it started still held the transaction.
+#[must_use]
+pub fn still_held(on_doubt: OnDoubt) -> Refusal {
     tracing::error!(
         "a handler returned while something it started still held the transaction; it will be rolled back"
     );
@@ -330,7 +268,7 @@ pub(super) fn still_held(on_doubt: OnDoubt) -> Refusal {
     )
 }
 
-pub(super) fn ended_by_handler(on_doubt: OnDoubt) -> Refusal {
+pub(crate) fn ended_by_handler(on_doubt: OnDoubt) -> Refusal {
     tracing::error!("the handler ended its transaction itself; its call is in doubt");
     if on_doubt != OnDoubt::Fail {
         return still_in_doubt();
@@ -344,7 +282,7 @@ pub(super) fn ended_by_handler(on_doubt: OnDoubt) -> Refusal {
     )
 }
 
-pub(super) fn encode_failed(error: Box<dyn std::error::Error + Send + Sync>) -> Refusal {
+pub(crate) fn not_encoded(error: &(dyn std::error::Error + Send + Sync)) -> Refusal {
     tracing::error!(%error, "a result could not be encoded");
     Refusal::new(
         ErrorKind::NotCommitted,
@@ -354,7 +292,19 @@ pub(super) fn encode_failed(error: Box<dyn std::error::Error + Send + Sync>) -> 
     )
 }
 
-pub(super) fn fenced(on_doubt: OnDoubt) -> Refusal {
+/// As [`not_encoded`], where the handler may have acted outside.
+pub(crate) fn not_encoded_after_acting(error: &(dyn std::error::Error + Send + Sync)) -> Refusal {
+    tracing::error!(%error, "a result could not be encoded; its call is in doubt");
+    Refusal::new(
+        ErrorKind::OutcomeUnknown,
+        CommitOutcome::Unknown,
+        Action::AskOperator,
+        "The call ran, but its result could not be encoded. It may have taken effect; ask the \
+         operator to look before repeating it.",
+    )
+}
+
+pub(crate) fn fenced(on_doubt: OnDoubt) -> Refusal {
     tracing::error!("a late attempt was fenced");
     match on_doubt {
         OnDoubt::Fail => Refusal::new(
@@ -376,7 +326,7 @@ pub(super) fn fenced(on_doubt: OnDoubt) -> Refusal {
 }
 
 /// The handler acted outside, and what it wrote then was not committed.
-pub(super) fn not_committed_after_acting(error: StoreError, on_doubt: OnDoubt) -> Refusal {
+pub(crate) fn not_committed_after_acting(error: StoreError, on_doubt: OnDoubt) -> Refusal {
     tracing::error!(
         error = &error as &dyn std::error::Error,
         "a handler's transaction could not be committed after its outside call; its call is in doubt"
@@ -401,4 +351,23 @@ pub(super) fn not_committed_after_acting(error: StoreError, on_doubt: OnDoubt) -
         message,
     )
     .with_source(error)
+}
+
+/// What a call that records nothing is told of how its transaction ended; `None` where its own result
+/// is the answer. `committing` says whether a commit was asked for, `acted_outside` whether the
+/// handler may have acted outside the transaction.
+#[must_use]
+pub fn of_unrecorded(ended: Ended, committing: bool, acted_outside: bool) -> Option<Refusal> {
+    match ended {
+        Ended::AsAsked(_) => None,
+        Ended::Aborted(_) if !committing => None,
+        Ended::Aborted(error) if acted_outside => {
+            Some(not_committed_after_acting(error, OnDoubt::Fail))
+        }
+        Ended::Aborted(error) => Some(not_committed(error)),
+        Ended::EndedByHandler => Some(ended_by_handler(OnDoubt::Fail)),
+        Ended::Unknown(error) => Some(commit_unknown(error)),
+        // A store gives these to claims and leases alone.
+        Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced => Some(in_progress()),
+    }
 }

@@ -1,0 +1,102 @@
+//! What a caller is told of a record: the only table of it, for calls and for status requests.
+
+use bytes::Bytes;
+
+use crate::{
+    error::Refusal,
+    fingerprint::{Fingerprint, KeyKind},
+    policy::OnDoubt,
+    record::{Record, RecordState, Timestamp},
+    refusal,
+};
+
+/// The answer to one call.
+#[derive(Debug, Clone)]
+#[expect(clippy::exhaustive_enums, reason = "a caller must handle every answer")]
+pub enum Answer {
+    /// The handler ran for this caller: give it the handler's own result.
+    Executed,
+    /// The result of an earlier or a concurrent call.
+    Replayed(Replay),
+    /// No result.
+    Refused(Refusal),
+}
+
+/// A result that this call did not make itself.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Replay {
+    /// The bytes that [`HandlerResult::encode`](crate::HandlerResult::encode) made.
+    pub response: Bytes,
+    /// When it was recorded; `None` for an intermediate round, which is not recorded.
+    pub at: Option<Timestamp>,
+    /// Whether this call waited for a running one, rather than found a record.
+    pub joined: bool,
+}
+
+impl Replay {
+    pub(crate) const fn new(response: Bytes, at: Option<Timestamp>, joined: bool) -> Self {
+        Self {
+            response,
+            at,
+            joined,
+        }
+    }
+}
+
+impl From<Refusal> for Answer {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// What a record means to a caller, by its state alone: `None` where its result is to be given.
+///
+/// | The record is … | What the caller is told | What to do next |
+/// | --- | --- | --- |
+/// | in progress | it has not ended | wait |
+/// | completed, with its result | the result | – |
+/// | completed, too large to keep | its effect is committed | ask the operator |
+/// | in doubt, under `fail` | the outcome is unknown | ask the operator |
+/// | in doubt, under `rerun` or `verify` | the outcome is unknown | retry with the same key |
+/// | expired | the result is no longer kept | use a new key |
+#[must_use]
+pub fn refusal_of(state: &RecordState, key: KeyKind, on_doubt: OnDoubt) -> Option<Refusal> {
+    match state {
+        RecordState::InProgress { .. } => Some(refusal::in_progress()),
+        RecordState::Completed {
+            response: Some(_), ..
+        } => None,
+        RecordState::Completed { response: None, .. } => Some(refusal::too_large()),
+        RecordState::InDoubt { .. } => Some(match on_doubt {
+            OnDoubt::Fail => refusal::in_doubt(key),
+            // The policy knows a way out, and it begins with another call.
+            OnDoubt::Rerun | OnDoubt::Verify => refusal::still_in_doubt(),
+        }),
+        RecordState::Expired => Some(refusal::expired()),
+    }
+}
+
+/// What a record means to a call with this fingerprint. An expired record says nothing of what was
+/// asked, so it is looked at before the fingerprint.
+pub(crate) fn answer_from(
+    record: Record,
+    asked: Fingerprint,
+    key: KeyKind,
+    on_doubt: OnDoubt,
+    joined: bool,
+) -> Answer {
+    if !matches!(record.state, RecordState::Expired) && record.fingerprint != asked {
+        return refusal::conflict().into();
+    }
+    match refusal_of(&record.state, key, on_doubt) {
+        Some(refusal) => refusal.into(),
+        None => match record.state {
+            RecordState::Completed {
+                response: Some(response),
+                at,
+            } => Answer::Replayed(Replay::new(response, Some(at), joined)),
+            _ => refusal::in_progress().into(),
+        },
+    }
+}

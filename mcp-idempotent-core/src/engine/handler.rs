@@ -1,0 +1,89 @@
+//! Running the author's handler: known to its task, bounded, and never the end of its caller.
+
+use std::{cell::RefCell, fmt, future::Future, panic::AssertUnwindSafe, time::Duration};
+
+use futures_util::FutureExt as _;
+use tracing::Instrument as _;
+
+use crate::{fingerprint::RecordId, telemetry::ObservedCall};
+
+tokio::task_local! {
+    /// The records whose handlers run in this task, so that a call that would wait for itself is
+    /// refused instead.
+    static HELD: RefCell<Vec<RecordId>>;
+}
+
+/// Why a handler has no result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Interrupted {
+    /// It panicked. The panic hook has already reported it.
+    Panicked,
+    /// It held its transaction for longer than the store allows, and was dropped.
+    OverTime,
+}
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Panicked => "the handler panicked",
+            Self::OverTime => "the handler held its transaction for too long",
+        })
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Whether a handler of this record runs in the task that asks.
+pub(super) fn is_held_by_this_task(id: RecordId) -> bool {
+    HELD.try_with(|held| held.borrow().contains(&id))
+        .unwrap_or(false)
+}
+
+/// Runs a handler of the record `id`.
+pub(super) async fn run<T>(
+    id: RecordId,
+    observed: &ObservedCall,
+    handler: impl Future<Output = T>,
+) -> Result<T, Interrupted> {
+    let _timed = observed.handler();
+    let mut held = HELD
+        .try_with(|held| held.borrow().clone())
+        .unwrap_or_default();
+    held.push(id);
+    let handler = AssertUnwindSafe(handler)
+        .catch_unwind()
+        .instrument(observed.span());
+    let ended = HELD.scope(RefCell::new(held), handler).await;
+    ended.map_err(|_| Interrupted::Panicked)
+}
+
+/// Runs a handler for as long as it may hold its transaction.
+pub(super) async fn within<T>(
+    limit: Option<Duration>,
+    handler: impl Future<Output = Result<T, Interrupted>>,
+) -> Result<T, Interrupted> {
+    match limit {
+        Some(limit) => tokio::time::timeout(limit, handler)
+            .await
+            .unwrap_or(Err(Interrupted::OverTime)),
+        None => handler.await,
+    }
+}
+
+/// Runs the handler of a call that nothing protects, for as long as it may hold its transaction.
+///
+/// # Errors
+///
+/// [`Interrupted`]; roll the transaction back.
+pub async fn bounded<T>(
+    limit: Option<Duration>,
+    handler: impl Future<Output = T>,
+) -> Result<T, Interrupted> {
+    let handler = AssertUnwindSafe(handler).catch_unwind();
+    within(
+        limit,
+        handler.map(|ended| ended.map_err(|_| Interrupted::Panicked)),
+    )
+    .await
+}

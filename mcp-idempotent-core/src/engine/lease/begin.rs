@@ -1,0 +1,215 @@
+//! Beginning a call in lease mode: claim it, or take over what is in doubt.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use super::{
+    end::LeaseAttempt,
+    guard::LeaseGuard,
+    held::{Held, Terms},
+    verify::{self, Verified},
+};
+use crate::{
+    answer::Answer,
+    engine::{
+        Engine, Inner, Request,
+        detach::DetachOnDrop,
+        lead::{Led, Rules},
+        plan,
+    },
+    error::Refusal,
+    policy::OnDoubt,
+    record::RecordState,
+    refusal,
+    store::{Claim, Claimed, Lease, Store, StoreError, StoreErrorKind},
+    telemetry::Mode,
+};
+
+/// How often a call in doubt is tried to be taken over that others take over too.
+const TAKE_OVERS: u32 = 8;
+
+/// How a call in lease mode begins.
+#[derive(Debug)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a caller must handle every beginning"
+)]
+pub enum Begun<S: Store> {
+    /// There is an answer already; the handler does not run.
+    Answer(Answer),
+    /// Run the handler under this attempt.
+    Attempt(LeaseAttempt<S>),
+    /// The store is away, and the policy says to run all the same, without any protection.
+    FailOpen,
+}
+
+impl<S: Store> Engine<S> {
+    /// Begins a call in lease mode: the claim is durable before the handler runs.
+    ///
+    /// Dropping the future leaves nothing behind: a claim that was on its way is released.
+    pub async fn begin(&self, request: Request<'_>) -> Begun<S> {
+        if let Err(refusal) = self.inner.can_be_leased(&request) {
+            let observed = request.observe(&self.inner.application, Mode::Lease);
+            observed.refused(&refusal);
+            return Begun::Answer(refusal.into());
+        }
+        let policy = request.policy;
+        let on_doubt = match policy.on_doubt {
+            OnDoubt::Verify if request.verify.is_none() => OnDoubt::Fail,
+            on_doubt => on_doubt,
+        };
+        let rules = Rules {
+            mode: Mode::Lease,
+            fail_open: policy.run_unprotected_when_store_is_unavailable,
+            on_doubt,
+        };
+        let claiming = Claiming {
+            on_doubt,
+            keep_origin: plan::retention(policy, request.identity.kind),
+            terms: Terms {
+                lease: policy.lease,
+                heartbeat: policy.heartbeat_period(),
+            },
+        };
+        let led = self
+            .lead(&request, rules, |claim| {
+                let inner = Arc::clone(&self.inner);
+                // The claim may be committed when this caller is gone: somebody has to release it.
+                DetachOnDrop::new(async move { inner.claim_lease(claim, claiming).await })
+            })
+            .await;
+        let (guard, mut lead) = match led {
+            Led::Answer(answer) => return Begun::Answer(answer),
+            Led::FailOpen => return Begun::FailOpen,
+            Led::Claimed(guard, lead) => (guard, lead),
+        };
+        match (on_doubt, request.verify) {
+            (OnDoubt::Verify, Some(verify)) if guard.in_doubt => {
+                let mut observed = lead.take_observed();
+                let span = observed.span();
+                let verified = verify::verify(verify, guard, lead, &mut observed)
+                    .instrument(span)
+                    .await;
+                match verified {
+                    Verified::Run(guard, mut lead) => {
+                        lead.observed = observed;
+                        Begun::Attempt(LeaseAttempt::new(guard, lead))
+                    }
+                    Verified::Answer(answer) => {
+                        observed.answered(&answer);
+                        Begun::Answer(answer)
+                    }
+                }
+            }
+            _ => Begun::Attempt(LeaseAttempt::new(guard, lead)),
+        }
+    }
+}
+
+/// How a lease is claimed.
+#[derive(Clone, Copy)]
+struct Claiming {
+    on_doubt: OnDoubt,
+    keep_origin: Duration,
+    terms: Terms,
+}
+
+impl<S: Store> Inner<S> {
+    fn can_be_leased(&self, request: &Request<'_>) -> Result<(), Refusal> {
+        // A lease must outlive any transaction that keeps it from being renewed.
+        if let Some(limit) = self.store.transaction_limit()
+            && request.policy.lease <= limit.saturating_mul(3)
+        {
+            let lease = request.policy.lease;
+            return Err(refusal::lease_too_short(&request.call.tool, lease, limit));
+        }
+        request.policy.check().map_err(refusal::invalid_policy)
+    }
+
+    async fn claim_lease(
+        &self,
+        claim: Claim,
+        claiming: Claiming,
+    ) -> Result<Claimed<LeaseGuard<S>>, StoreError> {
+        let mut tries = 0;
+        loop {
+            let asked = Instant::now();
+            let record = match self.store.claim(&claim).await? {
+                Claimed::New(lease) => {
+                    return Ok(Claimed::New(
+                        self.hold(lease, &claim, claiming, asked, false),
+                    ));
+                }
+                Claimed::InProgress => return Ok(Claimed::InProgress),
+                Claimed::Conflict => return Ok(Claimed::Conflict),
+                Claimed::Found(record) => record,
+            };
+            let RecordState::InDoubt { token, .. } = record.state else {
+                return Ok(Claimed::Found(record));
+            };
+            if claiming.on_doubt == OnDoubt::Fail || record.fingerprint != claim.fingerprint {
+                return Ok(Claimed::Found(record));
+            }
+            let asked = Instant::now();
+            tries += 1;
+            match self.store.take_over(&claim, token).await {
+                Ok(Some(lease)) => {
+                    tracing::warn!(
+                        tool = &*claim.call.tool,
+                        key_prefix = claim.key_prefix.as_deref(),
+                        record = %claim.id,
+                        attempts = lease.attempts,
+                        on_doubt = ?claiming.on_doubt,
+                        "a call in doubt was taken over"
+                    );
+                    return Ok(Claimed::New(
+                        self.hold(lease, &claim, claiming, asked, true),
+                    ));
+                }
+                // Another call was faster, and decides.
+                Ok(None) if tries >= TAKE_OVERS => return Ok(Claimed::InProgress),
+                Ok(None) => {}
+                Err(error) if error.kind() == StoreErrorKind::Conflict && tries < TAKE_OVERS => {}
+                // An earlier attempt may have acted. That is more than a store that is away: nothing
+                // may be said of the effect, and nothing may run without protection.
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "a call in doubt could not be taken over"
+                    );
+                    return Ok(Claimed::Found(record));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn hold(
+        &self,
+        lease: Lease,
+        claim: &Claim,
+        claiming: Claiming,
+        asked: Instant,
+        in_doubt: bool,
+    ) -> LeaseGuard<S> {
+        let held = Arc::new(Held::new(
+            (Arc::clone(&self.store), Arc::clone(&self.heart)),
+            lease,
+            claiming.terms,
+            asked,
+            (claim.fingerprint, self.secret.clone()),
+            claim.call.clone(),
+        ));
+        self.heart.keep(&held);
+        LeaseGuard {
+            held,
+            in_doubt,
+            started: false,
+            keep_origin: claiming.keep_origin,
+            on_doubt: claiming.on_doubt,
+            ended: false,
+        }
+    }
+}

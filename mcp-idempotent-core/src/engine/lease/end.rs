@@ -1,0 +1,254 @@
+//! An attempt in lease mode: run the handler, and end the lease as its result says.
+
+use std::future::Future;
+
+use bytes::Bytes;
+use tracing::Instrument as _;
+
+use super::{guard::LeaseGuard, handle::LeaseHandle};
+use crate::{
+    answer::Answer,
+    engine::{
+        handler::{self, Interrupted},
+        lead::Lead,
+        lent::{Ending, Left},
+        plan::{self, LeasePlan},
+    },
+    outcome::{HandlerResult, ResultKind},
+    record::{RecordState, Timestamp},
+    refusal,
+    store::{End, Ended, LeaseEnd, Store},
+    telemetry::{ObservedCall, Outcome},
+};
+
+/// One run of a handler in lease mode. Dropped after the handler started, it leaves the record in
+/// doubt.
+pub struct LeaseAttempt<S: Store> {
+    guard: LeaseGuard<S>,
+    lead: Box<Lead>,
+}
+
+impl<S: Store> LeaseAttempt<S> {
+    pub(super) const fn new(guard: LeaseGuard<S>, lead: Box<Lead>) -> Self {
+        Self { guard, lead }
+    }
+
+    /// What the handler can know of its lease, and do under it.
+    #[must_use]
+    pub fn handle(&self) -> LeaseHandle {
+        self.guard.handle()
+    }
+
+    /// Runs the handler, in this task. A handler that holds a
+    /// [transaction](LeaseHandle::begin) for longer than the store allows is dropped. One that goes
+    /// on after its lease is lost keeps nobody waiting any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Interrupted`]; finish the attempt with a result of kind
+    /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
+    pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
+        self.guard.started = true;
+        let (held, lead) = (&self.guard.held, &self.lead);
+        let handler = handler::run(lead.identity.id, &lead.observed, handler);
+        let over_time = async {
+            match held.store.transaction_limit() {
+                Some(_) => held.watch.over_time().await,
+                None => std::future::pending().await,
+            }
+        };
+        let lost = async {
+            held.watch.lost().await;
+            lead.resign();
+            std::future::pending().await
+        };
+        tokio::select! {
+            biased;
+            ended = handler => ended,
+            () = over_time => Err(Interrupted::OverTime),
+            () = lost => unreachable!("it waits for ever"),
+        }
+    }
+
+    /// Ends the attempt as the handler's result and the policy say, and answers the caller.
+    /// [`Answer::Executed`] means that the handler's own result is the answer.
+    pub async fn finish<R: HandlerResult + ?Sized>(self, result: &R) -> Answer {
+        let Self { guard, mut lead } = self;
+        let mut observed = lead.handled(result.kind());
+        if guard.in_doubt {
+            observed.ran_again();
+        }
+        let span = observed.span();
+        let answer = end(guard, *lead, result, &mut observed)
+            .instrument(span)
+            .await;
+        observed.answered(&answer);
+        answer
+    }
+}
+
+async fn end<S: Store, R: HandlerResult + ?Sized>(
+    mut guard: LeaseGuard<S>,
+    lead: Lead,
+    result: &R,
+    observed: &mut ObservedCall,
+) -> Answer {
+    let kind = result.kind();
+    let watch = &guard.held.watch;
+    watch.returned();
+    let transaction = match watch.transaction.close() {
+        Left::Nothing => None,
+        Left::Transaction(transaction) => Some(transaction),
+        Left::StillHeld => {
+            observed.note(Outcome::LeftInDoubt);
+            let refusal = refusal::still_held(guard.on_doubt);
+            // Where one transaction keeps everybody from writing, the one that is still held keeps
+            // this from being written too. The caller need not wait for it.
+            if guard.held.store.transaction_limit().is_some() {
+                drop(guard);
+            } else {
+                guard.abandon().await;
+            }
+            return lead.refuse(refusal);
+        }
+    };
+    let plan = match plan::lease(kind, lead.policy.on_error, lead.identity.kind) {
+        // This attempt may have done nothing; the one before it may have acted.
+        LeasePlan::Release if guard.in_doubt => LeasePlan::InDoubt,
+        plan => plan,
+    };
+    // Only a success commits what was written; an error is recorded without it.
+    let transaction = match transaction {
+        Some(transaction) if !kind.is_success() => {
+            // What it committed itself cannot be rolled back: whatever it says of the call, the key
+            // is not free.
+            if let Ended::EndedByHandler = transaction.end(End::RollBack).await {
+                observed.note(Outcome::LeftInDoubt);
+                guard.abandon().await;
+                return lead.refuse(refusal::ended_by_handler(guard.on_doubt));
+            }
+            None
+        }
+        kept => kept,
+    };
+    match plan {
+        LeasePlan::Record => match result.encode() {
+            Ok(response) => match transaction {
+                Some(transaction) => {
+                    complete_with(guard, transaction, lead, response, observed).await
+                }
+                None => complete(guard, lead, response, observed).await,
+            },
+            Err(error) => {
+                // The handler has acted: dropping the lease leaves it in doubt.
+                observed.note(Outcome::LeftInDoubt);
+                lead.refuse(refusal::not_encoded_after_acting(&*error))
+            }
+        },
+        LeasePlan::Release => {
+            let acted = !matches!(kind, ResultKind::NotExecuted | ResultKind::NotCalled);
+            guard.release(acted).await;
+            lead.end_without_record(result)
+        }
+        LeasePlan::InDoubt => {
+            tracing::warn!(
+                tool = &*lead.claim.call.tool,
+                key_prefix = lead.claim.key_prefix.as_deref(),
+                record = %lead.identity.id,
+                ?kind,
+                "a call is in doubt: its handler ended without telling whether it took effect"
+            );
+            observed.note(Outcome::LeftInDoubt);
+            guard.abandon().await;
+            share_doubt(lead, &guard);
+            Answer::Executed
+        }
+    }
+}
+
+async fn complete<S: Store>(
+    mut guard: LeaseGuard<S>,
+    lead: Lead,
+    response: Bytes,
+    observed: &mut ObservedCall,
+) -> Answer {
+    match guard.complete(&lead, &response).await {
+        Ok(LeaseEnd::Done(at)) => {
+            lead.share(response, at);
+            Answer::Executed
+        }
+        Ok(LeaseEnd::Fenced) => {
+            observed.note(Outcome::Fenced);
+            lead.refuse(refusal::fenced(guard.on_doubt))
+        }
+        Err(error) => {
+            // The effect has happened and its result is known: the one caller who is here gets
+            // it. A retry finds the record in doubt.
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "a result could not be recorded; its call is in doubt once the lease ends"
+            );
+            observed.note(Outcome::LeftInDoubt);
+            lead.fail();
+            Answer::Executed
+        }
+    }
+}
+
+/// The handler has acted outside, and its writes commit together with the record. Where they do
+/// not, the outside call may have been made all the same.
+async fn complete_with<S: Store>(
+    mut guard: LeaseGuard<S>,
+    transaction: Box<dyn Ending>,
+    lead: Lead,
+    response: Bytes,
+    observed: &mut ObservedCall,
+) -> Answer {
+    let lease = guard.held.watch.lease.clone();
+    let end = End::Complete(lease, lead.completion(&response));
+    match transaction.end(end).await {
+        Ended::AsAsked(at) => {
+            guard.ended = true;
+            lead.share(response, at);
+            Answer::Executed
+        }
+        Ended::Fenced | Ended::Lost(_) | Ended::LostInProgress => {
+            guard.ended = true;
+            observed.note(Outcome::Fenced);
+            lead.refuse(refusal::fenced(guard.on_doubt))
+        }
+        Ended::Aborted(error) => {
+            observed.note(Outcome::LeftInDoubt);
+            guard.abandon().await;
+            lead.refuse(refusal::not_committed_after_acting(error, guard.on_doubt))
+        }
+        Ended::EndedByHandler => {
+            observed.note(Outcome::LeftInDoubt);
+            guard.abandon().await;
+            lead.refuse(refusal::ended_by_handler(guard.on_doubt))
+        }
+        // The commit may still be under way: the lease lapses into doubt, or is completed.
+        Ended::Unknown(error) => {
+            guard.ended = true;
+            lead.refuse(refusal::commit_unknown(error))
+        }
+    }
+}
+
+/// Those who joined are told what a record in doubt means to them.
+pub(super) fn share_doubt<S: Store>(lead: Lead, guard: &LeaseGuard<S>) {
+    let lease = &guard.held.watch.lease;
+    lead.share_state(RecordState::InDoubt {
+        token: lease.token,
+        attempts: lease.attempts,
+        since: Timestamp::from_micros(0),
+    });
+}
+
+impl<S: Store> std::fmt::Debug for LeaseAttempt<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LeaseAttempt")
+            .field("lead", &self.lead)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,140 @@
+//! A lease in the engine's hand: somebody has to end it.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
+
+use super::{handle::LeaseHandle, held::Held};
+use crate::{
+    engine::lead::Lead,
+    policy::OnDoubt,
+    store::{LeaseEnd, Store, StoreError},
+};
+
+/// Between two tries to record a result while the store fails.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// A lease that has to be ended. Dropped before anything can have acted under it, it is released;
+/// dropped after that, its record is in doubt.
+pub(super) struct LeaseGuard<S: Store> {
+    pub(super) held: Arc<Held<S>>,
+    /// An earlier attempt may have acted.
+    pub(super) in_doubt: bool,
+    /// The handler was called.
+    pub(super) started: bool,
+    /// For how long a released key remembers where it comes from.
+    pub(super) keep_origin: Duration,
+    /// What a retry will find if this attempt leaves doubt.
+    pub(super) on_doubt: OnDoubt,
+    pub(super) ended: bool,
+}
+
+impl<S: Store> LeaseGuard<S> {
+    pub(super) fn handle(&self) -> LeaseHandle {
+        LeaseHandle::new(Arc::clone(&self.held))
+    }
+
+    /// Frees the key. An attempt that never started leaves no trace, unless one before it did.
+    pub(super) async fn release(&mut self, acted: bool) {
+        self.held.watch.end();
+        let released = release(&self.held, acted, self.keep_origin).await;
+        self.ended = true;
+        if let Err(error) = released {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "a claim could not be released; its call is in doubt once the lease ends"
+            );
+        }
+    }
+
+    /// Leaves the record in doubt.
+    pub(super) async fn abandon(&mut self) {
+        self.held.watch.end();
+        let abandoned = self.held.store.abandon(&self.held.watch.lease).await;
+        self.ended = true;
+        if let Err(error) = abandoned {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "an attempt in doubt could not be told to the store; its lease will lapse"
+            );
+        }
+    }
+
+    /// Records the result, if the attempt still has its lease.
+    pub(super) async fn complete(
+        &mut self,
+        lead: &Lead,
+        response: &Bytes,
+    ) -> Result<LeaseEnd, StoreError> {
+        let watch = &self.held.watch;
+        // For as long as it lasts now: it may well be renewed while no result can be recorded.
+        let bound = Instant::now() + watch.left();
+        let mut pause = FIRST_PAUSE;
+        let ended = loop {
+            let completion = lead.completion(response);
+            let ended = self.held.store.complete(&watch.lease, completion).await;
+            let left = bound.saturating_duration_since(Instant::now());
+            match ended {
+                // The result is known, and only while the lease lasts can it be kept: giving up
+                // would leave to an operator what a moment may mend.
+                Err(error) if error.is_transient() && !left.is_zero() => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "a result could not be recorded; trying again while the lease lasts"
+                    );
+                    sleep(pause.min(left)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                ended => break ended,
+            }
+        };
+        self.ended = true;
+        ended
+    }
+}
+
+async fn release<S: Store>(
+    held: &Held<S>,
+    acted: bool,
+    keep_origin: Duration,
+) -> Result<LeaseEnd, StoreError> {
+    let lease = &held.watch.lease;
+    let keep = if acted || lease.attempts > 1 {
+        keep_origin
+    } else {
+        Duration::ZERO
+    };
+    held.store.release(lease, keep).await
+}
+
+impl<S: Store> Drop for LeaseGuard<S> {
+    fn drop(&mut self) {
+        self.held.watch.end();
+        if self.ended {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        let (held, may_have_acted) = (Arc::clone(&self.held), self.started || self.in_doubt);
+        let keep_origin = self.keep_origin;
+        drop(runtime.spawn(async move {
+            let ended = if may_have_acted {
+                held.store.abandon(&held.watch.lease).await
+            } else {
+                release(&held, false, keep_origin).await
+            };
+            if let Err(error) = ended {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "a dropped attempt could not be told to the store; its lease will lapse"
+                );
+            }
+        }));
+    }
+}

@@ -1,0 +1,217 @@
+//! A lease while its attempt runs, as all who have to do with it share it.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use super::{handle::NotCurrent, heart::Heart};
+use crate::{
+    engine::lent::LateTransaction,
+    fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, Secret},
+    store::{CallInfo, Lease, LeaseEnd, Store},
+};
+
+/// How long a lease is honoured, and how often it is renewed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) lease: Duration,
+    pub(super) heartbeat: Duration,
+}
+
+/// A lease, with the store that granted it.
+pub(super) struct Held<S> {
+    pub(super) store: Arc<S>,
+    pub(super) watch: Watch,
+    /// The lease is renewed although everything else of the engine may be gone.
+    _heart: Arc<Heart<S>>,
+}
+
+/// What does not depend on the store's type.
+pub(super) struct Watch {
+    pub(super) lease: Lease,
+    pub(super) terms: Terms,
+    pub(super) call: CallInfo,
+    pub(super) transaction: LateTransaction,
+    /// Made when it is first asked for: most handlers pass no key on.
+    seed: OnceLock<DownstreamSeed>,
+    fingerprint: Fingerprint,
+    secret: Option<Secret>,
+    /// By this process's clock, and early: counted from before the store was asked.
+    ends: Mutex<Instant>,
+    lost: AtomicBool,
+    /// The handler has returned: whether the lease is current is nobody's business any more.
+    returned: AtomicBool,
+    ended: AtomicBool,
+    /// The heart is renewing it.
+    pub(super) renewing: AtomicBool,
+    /// By when a handler that holds a transaction has to return.
+    limit: Mutex<Option<Instant>>,
+    /// `lost` or `limit` has changed.
+    changed: Notify,
+}
+
+impl<S: Store> Held<S> {
+    /// A lease that was asked for at `asked`, for a call with this fingerprint.
+    pub(super) fn new(
+        (store, heart): (Arc<S>, Arc<Heart<S>>),
+        lease: Lease,
+        terms: Terms,
+        asked: Instant,
+        (fingerprint, secret): (Fingerprint, Option<Secret>),
+        call: CallInfo,
+    ) -> Self {
+        Self {
+            store,
+            watch: Watch {
+                ends: Mutex::new(asked + terms.lease),
+                lease,
+                terms,
+                call,
+                transaction: LateTransaction::default(),
+                seed: OnceLock::new(),
+                fingerprint,
+                secret,
+                lost: AtomicBool::new(false),
+                returned: AtomicBool::new(false),
+                ended: AtomicBool::new(false),
+                renewing: AtomicBool::new(false),
+                limit: Mutex::new(None),
+                changed: Notify::new(),
+            },
+            _heart: heart,
+        }
+    }
+
+    /// Asks the store to honour the lease for its whole length from now.
+    pub(super) async fn renew(&self) -> Result<(), NotCurrent> {
+        let asked = Instant::now();
+        let watch = &self.watch;
+        match self.store.renew(&watch.lease, watch.terms.lease).await {
+            Ok(LeaseEnd::Done(_)) => {
+                watch.renewed(asked);
+                Ok(())
+            }
+            Ok(LeaseEnd::Fenced) => {
+                watch.lose("the store says that it is not current");
+                Err(NotCurrent::Fenced)
+            }
+            Err(error) => Err(NotCurrent::Unconfirmed(error)),
+        }
+    }
+}
+
+impl Watch {
+    pub(super) fn downstream_key(&self, step: &str) -> DownstreamKey {
+        let Lease { id, origin, .. } = &self.lease;
+        let seed = self.seed.get_or_init(|| {
+            DownstreamSeed::new(id, &self.fingerprint, *origin, self.secret.as_ref())
+        });
+        seed.key(step)
+    }
+
+    /// Ends when the lease is lost.
+    pub(super) async fn lost(&self) {
+        self.once(|| self.is_lost().then_some(())).await;
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    pub(super) fn lose(&self, why: &'static str) {
+        // An attempt that ends its own lease does not lose it.
+        if self.has_returned() {
+            return;
+        }
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            self.changed.notify_waiters();
+            tracing::error!(
+                tool = &*self.call.tool,
+                token = self.lease.token,
+                why,
+                "a running call has lost its lease; its result will not be recorded"
+            );
+        }
+    }
+
+    /// The handler has returned. The lease is still renewed, so that it lasts until the result is
+    /// recorded, but nothing is reported of it.
+    pub(super) fn returned(&self) {
+        self.returned.store(true, Ordering::Release);
+    }
+
+    pub(super) fn has_returned(&self) -> bool {
+        self.returned.load(Ordering::Acquire)
+    }
+
+    /// Nobody renews it from here on.
+    pub(super) fn end(&self) {
+        self.returned();
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Nobody renews it any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended.load(Ordering::Acquire) || self.is_lost()
+    }
+
+    /// How much of the lease is left, as far as this process knows.
+    pub(super) fn left(&self) -> Duration {
+        lock(&self.ends).saturating_duration_since(Instant::now())
+    }
+
+    /// When it is to be renewed next: counted, as its end is, from before the store was asked.
+    pub(super) fn due(&self) -> Instant {
+        let ends = *lock(&self.ends);
+        let due = ends - self.terms.lease + self.terms.heartbeat;
+        // The handler's transaction is to complete the record: above READ COMMITTED a renewal in
+        // between makes it fail, and in SQLite the renewal could not be made. Such a transaction is
+        // short, so the renewal is put off for as long as it can be.
+        if self.transaction.is_open() {
+            due.max(ends - self.terms.lease / 4)
+        } else {
+            due
+        }
+    }
+
+    fn renewed(&self, asked: Instant) {
+        let mut ends = lock(&self.ends);
+        *ends = (*ends).max(asked + self.terms.lease);
+    }
+
+    /// The handler holds a transaction, and has to return by then.
+    pub(super) fn limit(&self, at: Instant) {
+        *lock(&self.limit) = Some(at);
+        self.changed.notify_waiters();
+    }
+
+    /// Ends when a handler has held its transaction for longer than the store allows.
+    pub(super) async fn over_time(&self) {
+        let limit = self.once(|| *lock(&self.limit)).await;
+        tokio::time::sleep_until(limit).await;
+    }
+
+    /// Waits until there is something to be had.
+    async fn once<T>(&self, look: impl Fn() -> Option<T>) -> T {
+        loop {
+            // Listening before looking: what changes in between is heard.
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(found) = look() {
+                return found;
+            }
+            changed.await;
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No user code runs under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,178 @@
+//! Transaction mode on one page: begin, run, end.
+//!
+//! The claim opens the transaction, the handler writes through it, and the record is written where
+//! it commits: effect, record and result become durable together or not at all.
+
+use std::{future::Future, sync::Arc};
+
+use bytes::Bytes;
+use tracing::Instrument as _;
+
+use super::{
+    Engine, Request,
+    handler::{self, Interrupted},
+    lead::{Lead, Led, Rules},
+    plan::{self, TransactionPlan},
+};
+use crate::{
+    answer::Answer,
+    outcome::HandlerResult,
+    policy::OnDoubt,
+    refusal,
+    store::{End, Ended, TransactionStore},
+    telemetry::{Mode, ObservedCall, Outcome},
+};
+
+/// A transaction is neither run again nor verified, whatever the policy says of leases, and never
+/// runs without its store.
+const RULES: Rules = Rules {
+    mode: Mode::Transaction,
+    fail_open: false,
+    on_doubt: OnDoubt::Fail,
+};
+
+impl<S: TransactionStore> Engine<S> {
+    /// Begins a call in transaction mode: hands out the open transaction, and the attempt that ends
+    /// it. Dropping both rolls back; dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// There is an answer already. The handler does not run.
+    pub async fn begin_transaction(
+        &self,
+        request: Request<'_>,
+    ) -> Result<(S::Transaction, TransactionAttempt<S>), Answer> {
+        let led = self
+            .lead(&request, RULES, |claim| {
+                let store = &self.inner.store;
+                async move { store.begin(&claim.call, Some(&claim)).await }
+            })
+            .await;
+        match led {
+            Led::Claimed(transaction, lead) => Ok((
+                transaction,
+                TransactionAttempt {
+                    store: Arc::clone(&self.inner.store),
+                    lead,
+                },
+            )),
+            Led::Answer(answer) => Err(answer),
+            Led::FailOpen => unreachable!("transaction mode never fails open"),
+        }
+    }
+}
+
+/// One run of a handler in transaction mode. Dropped, it records nothing, and one of those who wait
+/// claims anew.
+pub struct TransactionAttempt<S: TransactionStore> {
+    store: Arc<S>,
+    lead: Box<Lead>,
+}
+
+impl<S: TransactionStore> TransactionAttempt<S> {
+    /// Runs the handler, in this task, for as long as the store lets it hold its transaction.
+    ///
+    /// # Errors
+    ///
+    /// [`Interrupted`]; finish the attempt with a result of kind
+    /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
+    pub async fn run<T>(&self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
+        let running = handler::run(self.lead.identity.id, &self.lead.observed, handler);
+        handler::within(self.store.transaction_limit(), running).await
+    }
+
+    /// Ends the transaction as the handler's result and the policy say, and answers the caller.
+    /// [`Answer::Executed`] means that the handler's own result is the answer. Without the
+    /// transaction (something that the handler started still holds it) nothing is committed or
+    /// recorded, and the outcome is unknown.
+    pub async fn finish<R: HandlerResult + ?Sized>(
+        self,
+        transaction: Option<S::Transaction>,
+        result: &R,
+    ) -> Answer {
+        let Self { store, mut lead } = self;
+        let mut observed = lead.handled(result.kind());
+        let span = observed.span();
+        let answer = async {
+            match transaction {
+                Some(transaction) => end(&*store, *lead, transaction, result, &mut observed).await,
+                None => lead.refuse(refusal::still_held(OnDoubt::Fail)),
+            }
+        };
+        let answer = answer.instrument(span).await;
+        observed.answered(&answer);
+        answer
+    }
+}
+
+async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
+    store: &S,
+    lead: Lead,
+    transaction: S::Transaction,
+    result: &R,
+    observed: &mut ObservedCall,
+) -> Answer {
+    let plan = plan::transaction(result.kind(), lead.policy.on_error, lead.identity.kind);
+    let (end, response) = match plan {
+        TransactionPlan::RollBack => (End::RollBack, None),
+        TransactionPlan::Commit | TransactionPlan::RollBackAndRecord => {
+            let response = match result.encode() {
+                Ok(response) => response,
+                Err(error) => {
+                    // Dropping it rolls back.
+                    drop(transaction);
+                    return lead.refuse(refusal::not_encoded(&*error));
+                }
+            };
+            let completion = lead.completion(&response);
+            let end = if plan == TransactionPlan::Commit {
+                End::Commit(completion)
+            } else {
+                End::RollBackAndRecord(completion)
+            };
+            (end, Some(response))
+        }
+    };
+    let ended = store.end(transaction, Some(&lead.claim), end).await;
+    answer(lead, plan, ended, response, result, observed)
+}
+
+/// What the caller, and those who joined, are told of how the transaction ended.
+fn answer<R: HandlerResult + ?Sized>(
+    lead: Lead,
+    plan: TransactionPlan,
+    ended: Ended,
+    response: Option<Bytes>,
+    result: &R,
+    observed: &mut ObservedCall,
+) -> Answer {
+    match (ended, response) {
+        (Ended::AsAsked(at), Some(response)) => {
+            lead.share(response, at);
+            Answer::Executed
+        }
+        (Ended::AsAsked(_), None) => lead.end_without_record(result),
+        // The handler said itself that it failed, and its writes are gone: that is the answer.
+        (Ended::Aborted(_), _) if plan != TransactionPlan::Commit => {
+            lead.fail();
+            Answer::Executed
+        }
+        (Ended::Aborted(error), _) => lead.refuse(refusal::not_committed(error)),
+        (Ended::Lost(record), _) => lead.lose_to(record),
+        // A store answers `Fenced` to the end of a lease alone.
+        (Ended::LostInProgress | Ended::Fenced, _) => lead.step_down(refusal::in_progress()),
+        (Ended::EndedByHandler, _) => {
+            observed.note(Outcome::LeftInDoubt);
+            lead.refuse(refusal::ended_by_handler(OnDoubt::Fail))
+        }
+        (Ended::Unknown(error), _) => lead.refuse(refusal::commit_unknown(error)),
+    }
+}
+
+impl<S: TransactionStore> std::fmt::Debug for TransactionAttempt<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TransactionAttempt")
+            .field("lead", &self.lead)
+            .finish_non_exhaustive()
+    }
+}
