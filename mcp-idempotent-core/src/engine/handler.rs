@@ -40,10 +40,11 @@ pub(super) fn is_held_by_this_task(id: RecordId) -> bool {
         .unwrap_or(false)
 }
 
-/// Runs a handler of the record `id`.
+/// Runs a handler of the record `id`, until `over_time` ends.
 pub(super) async fn run<T>(
     id: RecordId,
     observed: &ObservedCall,
+    over_time: impl Future<Output = ()>,
     handler: impl Future<Output = T>,
 ) -> Result<T, Interrupted> {
     let _timed = observed.handler();
@@ -51,39 +52,30 @@ pub(super) async fn run<T>(
         .try_with(|held| held.borrow().clone())
         .unwrap_or_default();
     held.push(id);
-    let handler = AssertUnwindSafe(handler)
-        .catch_unwind()
-        .instrument(observed.span());
-    let ended = HELD.scope(RefCell::new(held), handler).await;
-    ended.map_err(|_| Interrupted::Panicked)
+    let handler = handler.instrument(observed.span());
+    bounded(over_time, HELD.scope(RefCell::new(held), handler)).await
 }
 
-/// Runs a handler for as long as it may hold its transaction.
-pub(super) async fn within<T>(
-    limit: Option<Duration>,
-    handler: impl Future<Output = Result<T, Interrupted>>,
-) -> Result<T, Interrupted> {
-    match limit {
-        Some(limit) => tokio::time::timeout(limit, handler)
-            .await
-            .unwrap_or(Err(Interrupted::OverTime)),
-        None => handler.await,
-    }
-}
-
-/// Runs the handler of a call that nothing protects, for as long as it may hold its transaction.
+/// Runs the handler of a call that nothing protects, until `over_time` ends.
 ///
 /// # Errors
 ///
 /// [`Interrupted`]; roll the transaction back.
 pub async fn bounded<T>(
-    limit: Option<Duration>,
+    over_time: impl Future<Output = ()>,
     handler: impl Future<Output = T>,
 ) -> Result<T, Interrupted> {
-    let handler = AssertUnwindSafe(handler).catch_unwind();
-    within(
-        limit,
-        handler.map(|ended| ended.map_err(|_| Interrupted::Panicked)),
-    )
-    .await
+    tokio::select! {
+        biased;
+        ended = AssertUnwindSafe(handler).catch_unwind() => ended.map_err(|_| Interrupted::Panicked),
+        () = over_time => Err(Interrupted::OverTime),
+    }
+}
+
+/// Ends after the longest that a handler may hold its transaction; never where nothing says so.
+pub async fn after(limit: Option<Duration>) {
+    match limit {
+        Some(limit) => tokio::time::sleep(limit).await,
+        None => std::future::pending().await,
+    }
 }

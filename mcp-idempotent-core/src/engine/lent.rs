@@ -7,6 +7,10 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
 
 use crate::store::{CallInfo, Claimed, End, Ended, StoreError, TransactionStore};
 
@@ -189,7 +193,12 @@ impl std::error::Error for BeginError {
 /// A transaction that a handler may begin in the middle of its call. Its store's type is known only
 /// then.
 #[derive(Default)]
-pub struct LateTransaction(Mutex<Stage>);
+pub struct LateTransaction {
+    stage: Mutex<Stage>,
+    /// By when a handler that holds it has to return.
+    limit: Mutex<Option<Instant>>,
+    limited: Notify,
+}
 
 #[derive(Default)]
 enum Stage {
@@ -237,7 +246,7 @@ impl LateTransaction {
         call: &CallInfo,
     ) -> Result<Borrowed<S>, BeginError> {
         {
-            let mut stage = lock(&self.0);
+            let mut stage = lock(&self.stage);
             match *stage {
                 Stage::Never => *stage = Stage::Beginning,
                 Stage::Beginning | Stage::Begun(_) => return Err(BeginError::BegunBefore),
@@ -245,7 +254,7 @@ impl LateTransaction {
             }
         }
         // Whatever happens before the handler has it: another try is as good as this one.
-        let undo = Undo(&self.0);
+        let undo = Undo(&self.stage);
         let transaction = match store.begin(call, None).await {
             Ok(Claimed::New(transaction)) => transaction,
             Ok(_) => return Err(BeginError::AnotherStore),
@@ -261,17 +270,39 @@ impl LateTransaction {
             store: Arc::clone(store),
             lent,
         }));
+        drop(stage);
+        if let Some(limit) = store.transaction_limit() {
+            *lock(&self.limit) = Some(Instant::now() + limit);
+            self.limited.notify_waiters();
+        }
         Ok(borrowed)
+    }
+
+    /// Ends when the handler has held the transaction for longer than its store allows.
+    pub async fn over_time(&self) {
+        // Listening before looking: what changes in between is heard.
+        let mut limited = std::pin::pin!(self.limited.notified());
+        limited.as_mut().enable();
+        let limit = *lock(&self.limit);
+        let limit = match limit {
+            Some(limit) => limit,
+            None => {
+                limited.await;
+                let limit = *lock(&self.limit);
+                limit.unwrap_or_else(Instant::now)
+            }
+        };
+        sleep_until(limit).await;
     }
 
     /// Whether one was begun, and is not closed.
     pub(super) fn is_open(&self) -> bool {
-        matches!(*lock(&self.0), Stage::Beginning | Stage::Begun(_))
+        matches!(*lock(&self.stage), Stage::Beginning | Stage::Begun(_))
     }
 
     /// The handler has returned: nothing can be begun any more.
     pub fn close(&self) -> Left {
-        let stage = std::mem::replace(&mut *lock(&self.0), Stage::Closed);
+        let stage = std::mem::replace(&mut *lock(&self.stage), Stage::Closed);
         match stage {
             Stage::Never | Stage::Closed => Left::Nothing,
             Stage::Beginning => Left::StillHeld,

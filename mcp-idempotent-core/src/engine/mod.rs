@@ -33,7 +33,7 @@ use crate::{
 pub use self::{
     detach::DetachOnDrop,
     flight::Round,
-    handler::{Interrupted, bounded},
+    handler::{Interrupted, after, bounded},
     lease::{Begun, InDoubtCall, LeaseAttempt, LeaseHandle, NotCurrent, Verdict, Verify},
     lent::{BeginError, Borrowed, Closed, Ending, LateTransaction, Left, Lent, NotLent},
     sweep::{SweepSettings, Sweeper},
@@ -214,6 +214,12 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// The tool, and whose call it is.
+    #[must_use]
+    pub const fn call(&self) -> &CallInfo {
+        &self.call
+    }
+
     /// A call of the tool and scope in `call`, under `policy`.
     #[must_use]
     pub const fn new(call: CallInfo, identity: Identity, policy: &'a Arc<Policy>) -> Self {

@@ -77,8 +77,11 @@ impl<S: TransactionStore> TransactionAttempt<S> {
     /// [`Interrupted`]; finish the attempt with a result of kind
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
-        let running = handler::run(self.lead.identity.id, &self.lead.observed, handler);
-        handler::within(self.store.transaction_limit(), running).await
+        let over_time = handler::after(self.store.transaction_limit());
+        let Lead {
+            identity, observed, ..
+        } = &*self.lead;
+        handler::run(identity.id, observed, over_time, handler).await
     }
 
     /// Ends the transaction as the handler's result and the policy say, and answers the caller.

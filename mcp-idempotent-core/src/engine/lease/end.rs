@@ -50,13 +50,8 @@ impl<S: Store> LeaseAttempt<S> {
     pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
         self.guard.started = true;
         let (held, lead) = (&self.guard.held, &self.lead);
-        let handler = handler::run(lead.identity.id, &lead.observed, handler);
-        let over_time = async {
-            match held.store.transaction_limit() {
-                Some(_) => held.watch.over_time().await,
-                None => std::future::pending().await,
-            }
-        };
+        let over_time = held.watch.transaction.over_time();
+        let handler = handler::run(lead.identity.id, &lead.observed, over_time, handler);
         let lost = async {
             held.watch.lost().await;
             lead.resign();
@@ -65,7 +60,6 @@ impl<S: Store> LeaseAttempt<S> {
         tokio::select! {
             biased;
             ended = handler => ended,
-            () = over_time => Err(Interrupted::OverTime),
             () = lost => unreachable!("it waits for ever"),
         }
     }

@@ -107,11 +107,7 @@ impl LeaseHandle {
         if watch.is_lost() {
             return Err(BeginError::Ended);
         }
-        let borrowed = watch.transaction.begin(&store, &watch.call).await?;
-        if let Some(limit) = store.transaction_limit() {
-            watch.limit(Instant::now() + limit);
-        }
-        Ok(borrowed)
+        watch.transaction.begin(&store, &watch.call).await
     }
 
     /// Ends when the lease is lost while the attempt runs, and never otherwise.

@@ -50,10 +50,7 @@ pub(super) struct Watch {
     ended: AtomicBool,
     /// The heart is renewing it.
     pub(super) renewing: AtomicBool,
-    /// By when a handler that holds a transaction has to return.
-    limit: Mutex<Option<Instant>>,
-    /// `lost` or `limit` has changed.
-    changed: Notify,
+    lost_now: Notify,
 }
 
 impl<S: Store> Held<S> {
@@ -81,8 +78,7 @@ impl<S: Store> Held<S> {
                 returned: AtomicBool::new(false),
                 ended: AtomicBool::new(false),
                 renewing: AtomicBool::new(false),
-                limit: Mutex::new(None),
-                changed: Notify::new(),
+                lost_now: Notify::new(),
             },
             _heart: heart,
         }
@@ -117,7 +113,12 @@ impl Watch {
 
     /// Ends when the lease is lost.
     pub(super) async fn lost(&self) {
-        self.once(|| self.is_lost().then_some(())).await;
+        // Listening before looking: what changes in between is heard.
+        let mut lost = std::pin::pin!(self.lost_now.notified());
+        lost.as_mut().enable();
+        if !self.is_lost() {
+            lost.await;
+        }
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -130,7 +131,7 @@ impl Watch {
             return;
         }
         if !self.lost.swap(true, Ordering::AcqRel) {
-            self.changed.notify_waiters();
+            self.lost_now.notify_waiters();
             tracing::error!(
                 tool = &*self.call.tool,
                 token = self.lease.token,
@@ -183,31 +184,6 @@ impl Watch {
     fn renewed(&self, asked: Instant) {
         let mut ends = lock(&self.ends);
         *ends = (*ends).max(asked + self.terms.lease);
-    }
-
-    /// The handler holds a transaction, and has to return by then.
-    pub(super) fn limit(&self, at: Instant) {
-        *lock(&self.limit) = Some(at);
-        self.changed.notify_waiters();
-    }
-
-    /// Ends when a handler has held its transaction for longer than the store allows.
-    pub(super) async fn over_time(&self) {
-        let limit = self.once(|| *lock(&self.limit)).await;
-        tokio::time::sleep_until(limit).await;
-    }
-
-    /// Waits until there is something to be had.
-    async fn once<T>(&self, look: impl Fn() -> Option<T>) -> T {
-        loop {
-            // Listening before looking: what changes in between is heard.
-            let mut changed = std::pin::pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if let Some(found) = look() {
-                return found;
-            }
-            changed.await;
-        }
     }
 }
 

@@ -1,0 +1,110 @@
+//! The only reader of idempotency keys.
+//!
+//! A key stands in one of these places, which are looked at in this order; two that disagree are
+//! refused.
+//!
+//! 1. `_meta["idempotency-key"]`
+//! 2. `_meta["io.github.mcp-idempotent/idempotency-key"]`
+//! 3. the argument that the tool's policy names. `null` there is no key: it is often an optional
+//!    field that a model fills with null.
+//!
+//! (`params.idempotencyKey` is moved to the first by [`http`](crate::http).)
+
+use mcp_idempotent_core::{
+    Action, CommitOutcome, ErrorKind, IdempotencyKey, InvalidKey, Refusal,
+};
+use rmcp::model::JsonObject;
+use serde_json::Value;
+
+use crate::wire;
+
+/// Where a call may carry its key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places<'a> {
+    pub(crate) meta: Option<&'a JsonObject>,
+    pub(crate) arguments: Option<&'a JsonObject>,
+    /// A JSON pointer to the argument that may carry the key.
+    pub(crate) argument: Option<&'a str>,
+}
+
+/// Why there is no telling which key a call carries.
+#[derive(Debug)]
+pub(crate) enum Unreadable {
+    Invalid(InvalidKey),
+    /// Two places carry different keys.
+    Contradiction,
+}
+
+impl<'a> Places<'a> {
+    /// What stands where a key belongs, of whatever form.
+    pub(crate) fn values(self) -> impl Iterator<Item = &'a Value> {
+        let meta = |name| self.meta.and_then(|meta| meta.get(name));
+        let argument = self
+            .arguments
+            .zip(self.argument)
+            .and_then(|(arguments, pointer)| at_pointer(arguments, pointer))
+            .filter(|value| !value.is_null());
+        [meta(wire::KEY), meta(wire::KEY_ALIAS), argument]
+            .into_iter()
+            .flatten()
+    }
+
+    /// The key of the call.
+    pub(crate) fn key(self) -> Result<Option<IdempotencyKey>, Unreadable> {
+        read(self.values())
+    }
+}
+
+/// The key that all of `values` are.
+pub(crate) fn read<'a>(
+    values: impl Iterator<Item = &'a Value>,
+) -> Result<Option<IdempotencyKey>, Unreadable> {
+    let mut key: Option<&str> = None;
+    for value in values {
+        let Value::String(value) = value else {
+            return Err(Unreadable::Invalid(InvalidKey::not_a_string()));
+        };
+        if key.is_some_and(|key| key != value) {
+            return Err(Unreadable::Contradiction);
+        }
+        key = Some(value);
+    }
+    key.map(IdempotencyKey::new)
+        .transpose()
+        .map_err(Unreadable::Invalid)
+}
+
+/// As [`Value::pointer`], on an object that is not a [`Value`] of its own.
+fn at_pointer<'a>(arguments: &'a JsonObject, pointer: &str) -> Option<&'a Value> {
+    let rest = pointer.strip_prefix('/')?;
+    let (first, rest) = match rest.find('/') {
+        Some(end) => rest.split_at(end),
+        None => (rest, ""),
+    };
+    let first = first.replace("~1", "/").replace("~0", "~");
+    arguments.get(&first)?.pointer(rest)
+}
+
+impl From<Unreadable> for Refusal {
+    fn from(unreadable: Unreadable) -> Self {
+        let (action, message) = match unreadable {
+            Unreadable::Invalid(error) => (
+                Action::UseNewKey,
+                format!("The call was not executed: {error}."),
+            ),
+            // One of the two may be spent already, so a third one could run the call twice.
+            Unreadable::Contradiction => (
+                Action::RetrySameKey,
+                "The call was not executed: it carries two different idempotency keys. Send one: \
+                 the key of your first attempt, in one place only."
+                    .to_owned(),
+            ),
+        };
+        Self::new(
+            ErrorKind::KeyInvalid,
+            CommitOutcome::NotCommitted,
+            action,
+            message,
+        )
+    }
+}
