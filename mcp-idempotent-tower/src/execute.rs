@@ -5,8 +5,8 @@ use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{
     Action, Answer, Begun, CallInfo, CanonicalArguments, CommitOutcome, DetachOnDrop, ErrorKind,
-    Interrupted, KeyKind, KeyRequirement, LeaseAttempt, Policy, Refusal, Request, Scope, Store,
-    TransactionStore, Verify, telemetry::UNLISTED_TOOL,
+    Interrupted, KeyRequirement, LeaseAttempt, Policy, Refusal, Request, Store, TransactionStore,
+    Verify, telemetry::UNLISTED_TOOL,
 };
 use rmcp::{
     ErrorData, RoleServer, handler::server::tool::IntoCallToolResult, model::CallToolResponse,
@@ -20,6 +20,7 @@ use crate::{
     idempotency::{AnnotatedTool, Idempotency},
     options::ToolOptions,
     result::{self, Handled, ToolResult},
+    scope::NoScope,
     verify::{InDoubt, VerifyCall, Verifying},
     wire,
 };
@@ -98,7 +99,7 @@ where
         Err(refusal) => return refuse(idempotency, &refusal),
         Ok(Begun::Answer(answer)) => return answer_without_running(idempotency, answer),
         // Only lease mode can be told to do without a store.
-        Ok(Begun::Unprotected) => return refuse(idempotency, &unprotected_transaction()),
+        Ok(Begun::Unprotected(_)) => return refuse(idempotency, &unprotected_transaction()),
         Ok(Begun::Attempt(attempt)) => attempt,
     };
     // In a box: the futures below each have a place for it.
@@ -145,7 +146,8 @@ where
         Err(refusal) => return refuse(idempotency, &refusal),
         Ok(Begun::Answer(answer)) => return answer_without_running(idempotency, answer),
         Ok(Begun::Attempt(attempt)) => attempt,
-        Ok(Begun::Unprotected) => unprotected(idempotency, &policy, &call),
+        // Without a key, or while the store is away.
+        Ok(Begun::Unprotected(info)) => idempotency.engine.unprotected_attempt(info, &policy),
     };
     // In a box: the futures below each have a place for it.
     let mut call = Box::new(without_argument(call, added_argument));
@@ -164,16 +166,6 @@ where
         answer_after_running(&idempotency, answer, handled)
     })
     .await
-}
-
-/// An attempt at a call without a key, or while the store is away.
-pub(crate) fn unprotected<S: Store>(
-    idempotency: &Idempotency<S>,
-    policy: &Arc<Policy>,
-    call: &Call,
-) -> LeaseAttempt<S> {
-    let call = CallInfo::new(&*call.name, Scope::new(""));
-    idempotency.engine.unprotected_attempt(call, policy)
 }
 
 /// Lets a handler ask for its attempt, and makes its token one that fires with the lease too.
@@ -225,22 +217,24 @@ fn identity_of<'a, S: Store>(
     call: &Call,
 ) -> Result<Request<'a>, Refusal> {
     let tool: Arc<str> = Arc::from(&*call.name);
+    let scope = match idempotency.scope().resolve(&call.context) {
+        // With a key or without, whatever becomes of the call.
+        Err(NoScope::Denied(denied)) => return Err(denied.into()),
+        scope => scope,
+    };
     let key = call.key(policy.key_argument.as_deref())?;
-    let kind = match (&key, policy.key) {
-        (Some(_), _) => KeyKind::Explicit,
+    match (&key, policy.key) {
         (None, KeyRequirement::Required) => return Err(key_required(policy)),
         (None, KeyRequirement::Explicit) => {
-            let call = CallInfo::new(tool, Scope::new(""));
-            return Ok(Request::unprotected(call, policy));
+            return Ok(Request::unprotected(
+                CallInfo::new(tool, scope.ok()),
+                policy,
+            ));
         }
-        (None, _) => KeyKind::Derived,
-    };
+        _ => {}
+    }
+    let scope = scope?;
     let engine = &idempotency.engine;
-    let scope =
-        idempotency
-            .settings()
-            .scope
-            .resolve(&call.context, engine.store().reach(), kind)?;
     let left_out: Vec<Arc<str>>;
     let left_out = match &policy.key_argument {
         None => &*policy.ignored,

@@ -312,6 +312,7 @@ pub enum Begun<A> {
     Answer(Answer),
     /// Run the handler under this attempt.
     Attempt(A),
-    /// The store is away and the policy says to run all the same, without any protection.
-    Unprotected,
+    /// Run the handler of this call without any protection: it asks for none, or the store is away
+    /// and the policy says to run all the same.
+    Unprotected(CallInfo),
 }

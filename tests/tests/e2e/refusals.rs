@@ -134,7 +134,7 @@ async fn callers_beyond_the_limit_of_those_who_wait_are_told_so<D: Database>() {
 #[tokio::test]
 async fn without_a_scope_a_shared_store_takes_no_calls_without_a_key() {
     let database = Postgres::create().await;
-    let idempotency = Idempotency::new("app", database.store(2));
+    let idempotency = Idempotency::for_stdio("app", database.store(2)).unwrap();
     let server = Server::<Postgres>::new(idempotency, |_, _| Box::pin(async { text("done") }));
     let client = Client::of(server.clone()).await;
     let unkeyed = call("work", json!({ "n": 1 }));
@@ -146,7 +146,7 @@ async fn without_a_scope_a_shared_store_takes_no_calls_without_a_key() {
 #[tokio::test]
 async fn on_one_machine_over_stdio_there_is_one_caller() {
     let database = Sqlite::create().await;
-    let idempotency = Idempotency::new("app", database.store(2));
+    let idempotency = Idempotency::for_stdio("app", database.store(2)).unwrap();
     let server = Server::<Sqlite>::new(idempotency, |_, _| Box::pin(async { text("done") }));
     let client = Client::of(server).await;
     let unkeyed = || call("work", json!({ "n": 1 }));

@@ -80,6 +80,7 @@ impl<S: Store> Engine<S> {
             })
             .instrument(observed.span())
             .await;
+        let call = request.call;
         match claimed {
             Led::Answer(answer) => {
                 observed.answered(&answer);
@@ -87,12 +88,12 @@ impl<S: Store> Engine<S> {
             }
             Led::Unprotected => {
                 observed.end(Outcome::FailedOpen);
-                Begun::Unprotected
+                Begun::Unprotected(call)
             }
             // Without an identity there is nothing to claim, and nothing to run under.
             Led::Claimed { held: None, .. } => {
                 observed.end(Outcome::Bypassed);
-                Begun::Unprotected
+                Begun::Unprotected(call)
             }
             Led::Claimed {
                 held: Some(held),

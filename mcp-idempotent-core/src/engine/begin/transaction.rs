@@ -28,6 +28,7 @@ impl<S: TransactionStore> Engine<S> {
             })
             .instrument(observed.span())
             .await;
+        let call = request.call;
         match claimed {
             Led::Answer(answer) => {
                 observed.answered(&answer);
@@ -35,7 +36,7 @@ impl<S: TransactionStore> Engine<S> {
             }
             Led::Unprotected => {
                 observed.end(Outcome::FailedOpen);
-                Begun::Unprotected
+                Begun::Unprotected(call)
             }
             Led::Claimed { held, context } => Begun::Attempt(TransactionAttempt::new(
                 Arc::clone(&self.inner.store),
