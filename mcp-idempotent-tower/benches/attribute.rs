@@ -68,7 +68,8 @@ struct Bank {
 impl Bank {
     fn new() -> Self {
         Self {
-            idempotency: Idempotency::new("benchmarks", MemoryStore::new()),
+            idempotency: Idempotency::for_stdio("benchmarks", MemoryStore::new())
+                .expect("a store of this process"),
             tool_router: Arc::new(Self::tool_router()),
         }
     }

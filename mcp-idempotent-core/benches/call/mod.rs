@@ -104,7 +104,7 @@ pub(crate) async fn in_transaction<S: TransactionStore>(
             attempt.run(write).await.expect("the handler");
             attempt.finish(&Done).await
         }
-        Begun::Unprotected => unreachable!("not in transaction mode"),
+        Begun::Unprotected(_) => unreachable!("not in transaction mode"),
     }
 }
 
@@ -116,7 +116,7 @@ pub(crate) async fn under_lease<S: Store>(engine: &Engine<S>, request: Request<'
             attempt.run(async {}).await.expect("the handler");
             attempt.finish(&Done).await
         }
-        Begun::Unprotected => unreachable!("not asked for"),
+        Begun::Unprotected(_) => unreachable!("not asked for"),
     }
 }
 

@@ -66,7 +66,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
-    reason = "the choice of a default scope rests on it"
+    reason = "whether one caller may be said of a server rests on it"
 )]
 pub enum Reach {
     /// This process only.
@@ -83,17 +83,18 @@ pub enum Reach {
 pub struct CallInfo {
     /// The tool's name.
     pub tool: Arc<str>,
-    /// Whose call it is.
-    pub scope: Scope,
+    /// Whose call it is. `None` only in a call that is not deduplicated and for which nobody said
+    /// whose calls these are; never an invented one.
+    pub scope: Option<Scope>,
 }
 
 impl CallInfo {
-    /// Describes a call.
+    /// Describes a call, of a [`Scope`] or of `None`.
     #[must_use]
-    pub fn new(tool: impl Into<Arc<str>>, scope: Scope) -> Self {
+    pub fn new(tool: impl Into<Arc<str>>, scope: impl Into<Option<Scope>>) -> Self {
         Self {
             tool: tool.into(),
-            scope,
+            scope: scope.into(),
         }
     }
 }

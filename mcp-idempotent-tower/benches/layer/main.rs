@@ -107,7 +107,8 @@ fn params(key: Key) -> CallToolRequestParams {
 }
 
 fn wrapped() -> impl ServerHandler + Clone {
-    let idempotency = Idempotency::new("benchmarks", MemoryStore::new());
+    let idempotency =
+        Idempotency::for_stdio("benchmarks", MemoryStore::new()).expect("a store of this process");
     let layer = IdempotencyLayer::new(idempotency, Rule::lease(OnError::Release));
     Bank::new().idempotent(layer.expect("a rule"))
 }

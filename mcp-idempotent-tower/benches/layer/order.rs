@@ -63,7 +63,8 @@ fn keyed(tool: &'static str, key: &str) -> CallToolRequestParams {
 }
 
 fn engine() -> (Idempotency<MemoryStore>, IdempotencyLayer<MemoryStore>) {
-    let idempotency = Idempotency::new("benchmarks", MemoryStore::new());
+    let idempotency =
+        Idempotency::for_stdio("benchmarks", MemoryStore::new()).expect("a store of this process");
     let layer = IdempotencyLayer::new(idempotency.clone(), Rule::lease(OnError::InDoubt));
     (idempotency, layer.expect("a rule"))
 }

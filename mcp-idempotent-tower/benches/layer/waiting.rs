@@ -33,6 +33,7 @@ pub(crate) fn measured(runtime: &Runtime, peer: &Peer<RoleServer>) -> String {
         return "Memory of waiting calls: not measured, it is read from Linux' /proc.".to_owned();
     };
     let idempotency = Idempotency::builder("benchmarks", MemoryStore::new())
+        .with_one_caller()
         .with_waiter_limits(usize::MAX, usize::MAX)
         .build()
         .expect("settings");

@@ -3,11 +3,13 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use mcp_idempotent_core::{
-    Authorize, KeyKind, Refusal, Scope,
+    Authorize, Refusal, Scope,
     error::{Action, CommitOutcome, ErrorKind},
     store::{CallInfo, Reach},
 };
 use rmcp::{RoleServer, service::RequestContext};
+
+use crate::builder::BuildError;
 
 /// Why a caller gets no answer. The text is sent to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,68 +57,143 @@ type Hook = dyn for<'a> Fn(
     + Sync;
 
 /// Where a call's scope comes from.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) enum ScopeSource {
-    /// One fixed scope on stdio; refused over HTTP.
-    #[default]
-    ByTransport,
+    /// There is one caller, and it does not come over HTTP, because the author said so.
+    OneCaller,
     /// The same for every call, because the author said so.
     Fixed(Scope),
     /// Resolved from the request.
     Resolver(Arc<Resolver>),
-    /// Resolved from the head of an HTTP request; as by transport where there is none.
-    HttpResolver(Arc<HttpResolver>),
+    /// Resolved from the head of an HTTP request.
+    OverHttp(Arc<HttpResolver>),
+    /// Resolved from the head of an HTTP request; where there is none, it is the one caller.
+    OverHttpOrOneCaller(Arc<HttpResolver>),
 }
 
 impl fmt::Debug for ScopeSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::ByTransport => "ByTransport",
+            Self::OneCaller => "OneCaller",
             Self::Fixed(_) => "Fixed",
             Self::Resolver(_) => "Resolver",
-            Self::HttpResolver(_) => "HttpResolver",
+            Self::OverHttp(_) => "OverHttp",
+            Self::OverHttpOrOneCaller(_) => "OverHttpOrOneCaller",
         })
     }
 }
 
-/// The scope of a stdio server: there is one caller, the process that started it. Stable across
-/// restarts.
+/// The scope of the one caller: the process that started this server. Stable across restarts.
 const STDIO: &str = "stdio";
 
-impl ScopeSource {
-    pub(crate) fn resolve(
-        &self,
-        context: &RequestContext<RoleServer>,
-        reach: Reach,
-        key: KeyKind,
-    ) -> Result<Scope, Refusal> {
-        let parts = context.extensions.get::<http::request::Parts>();
-        match (self, parts) {
-            (Self::Fixed(scope), _) => Ok(scope.clone()),
-            (Self::Resolver(resolver), _) => resolver(context).map_err(Refusal::from),
-            (Self::HttpResolver(resolver), Some(parts)) => resolver(parts).map_err(Refusal::from),
-            (Self::ByTransport | Self::HttpResolver(_), _) => {
-                if parts.is_some() {
-                    return Err(misconfigured(
-                        "This server is reached over HTTP and does not say whose idempotency keys \
-                         it is given, so the call was not executed. Its author must call \
-                         `IdempotencyBuilder::with_scope_from_http` (or, where every caller may see every \
-                         result, `with_scope_shared_by_all_callers`).",
-                    ));
-                }
-                if reach == Reach::Network && key == KeyKind::Derived {
-                    return Err(misconfigured(
-                        "This server shares its idempotency store with other processes and got a \
-                         call without a key, so equal calls of different users could be taken for \
-                         retries. The call was not executed. Send a key in \
-                         `_meta[\"idempotency-key\"]`, or its author must call \
-                         `IdempotencyBuilder::with_fixed_scope` or `with_scope_from`.",
-                    ));
-                }
-                Ok(Scope::new(STDIO))
-            }
+/// One word of the author's about scope, and the builder's method that it was said with.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) with: &'static str,
+    pub(crate) source: ScopeSource,
+}
+
+/// Why a call has no scope.
+pub(crate) enum NoScope {
+    /// The author's resolver refused the caller.
+    Denied(Denied),
+    /// The author said nothing of such calls. The text is for the caller.
+    NotSaid(&'static str),
+}
+
+impl From<NoScope> for Refusal {
+    fn from(no_scope: NoScope) -> Self {
+        match no_scope {
+            NoScope::Denied(denied) => denied.into(),
+            NoScope::NotSaid(message) => misconfigured(message),
         }
     }
+}
+
+impl ScopeSource {
+    /// What the author's words come to.
+    ///
+    /// # Errors
+    ///
+    /// There is none, they do not go together, or they cannot be true of a store with this reach.
+    pub(crate) fn settle(said: Vec<Said>, reach: Reach) -> Result<Self, BuildError> {
+        let mut said = said.into_iter();
+        let source = match (said.next(), said.next(), said.next()) {
+            (None, ..) => return Err(BuildError::new(NOT_SAID.to_owned())),
+            (Some(only), None, _) => only.source,
+            (Some(one), Some(other), third) => match (one.source, other.source, third) {
+                (Self::OneCaller, Self::OverHttp(resolver), None)
+                | (Self::OverHttp(resolver), Self::OneCaller, None) => {
+                    Self::OverHttpOrOneCaller(resolver)
+                }
+                _ => return Err(contradiction(one.with, other.with)),
+            },
+        };
+        match source {
+            Self::OneCaller if reach == Reach::Network => {
+                Err(BuildError::new(SHARED_OVER_A_NETWORK.to_owned()))
+            }
+            Self::OverHttpOrOneCaller(_) if reach == Reach::Network => {
+                Err(BuildError::new(SHARED_OVER_A_NETWORK_TOO.to_owned()))
+            }
+            source => Ok(source),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// The call has no scope.
+    pub(crate) fn resolve(&self, context: &RequestContext<RoleServer>) -> Result<Scope, NoScope> {
+        let head = || context.extensions.get::<http::request::Parts>();
+        match self {
+            Self::Fixed(scope) => Ok(scope.clone()),
+            Self::Resolver(resolver) => resolver(context).map_err(NoScope::Denied),
+            Self::OneCaller => match head() {
+                Some(_) => Err(NoScope::NotSaid(NOT_SAID_OVER_HTTP)),
+                None => Ok(Scope::new(STDIO)),
+            },
+            Self::OverHttp(resolver) => match head() {
+                Some(head) => resolver(head).map_err(NoScope::Denied),
+                None => Err(NoScope::NotSaid(NOT_SAID_BUT_OVER_HTTP)),
+            },
+            Self::OverHttpOrOneCaller(resolver) => match head() {
+                Some(head) => resolver(head).map_err(NoScope::Denied),
+                None => Ok(Scope::new(STDIO)),
+            },
+        }
+    }
+}
+
+const NOT_SAID: &str = "nothing says whose idempotency keys this server is given; say one of \
+    `with_one_caller()` (only the process that started this server calls it, over stdio), \
+    `with_fixed_scope(\"…\")` (it acts for one principal), `with_scope_from_http(…)` or \
+    `with_scope_from(…)` (each caller has its own), and \
+    `with_scope_shared_by_all_callers()` (every caller may see every result)";
+
+const SHARED_OVER_A_NETWORK: &str = "one caller was said of a store that servers on any number of \
+    machines share, and all of their callers would count as the same one; name this server's with \
+    `Idempotency::builder(..).with_fixed_scope(\"…\")` instead of `for_stdio` or `with_one_caller`";
+
+const SHARED_OVER_A_NETWORK_TOO: &str = "one caller was said of a store that servers on any number \
+    of machines share, and all of their callers without HTTP would count as the same one; name \
+    them with `Idempotency::builder(..).with_scope_from(…)`, which sees calls with and without an \
+    HTTP head, instead of `with_one_caller` and `with_scope_from_http`";
+
+const NOT_SAID_OVER_HTTP: &str = "This server is reached over HTTP and does not say whose \
+    idempotency keys it is given there, so the call was not executed. Its author must call \
+    `IdempotencyBuilder::with_scope_from_http` (or, where every caller may see every result, \
+    `with_scope_shared_by_all_callers`).";
+
+const NOT_SAID_BUT_OVER_HTTP: &str = "This server says whose idempotency keys it is given over \
+    HTTP, and this call did not come over HTTP, so it was not executed. Its author must call \
+    `IdempotencyBuilder::with_one_caller` (where only the process that started the server calls \
+    it so) or `with_scope_from`.";
+
+fn contradiction(one: &str, other: &str) -> BuildError {
+    BuildError::new(format!(
+        "`{one}` and `{other}` both say whose idempotency keys this server is given; say it once \
+         (only `with_one_caller` and `with_scope_from_http` go together, each once)"
+    ))
 }
 
 fn misconfigured(message: &str) -> Refusal {

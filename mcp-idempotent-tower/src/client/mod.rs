@@ -76,7 +76,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let billing = Billing {
-//!     idempotency: Idempotency::new("billing", MemoryStore::new()),
+//!     idempotency: Idempotency::for_stdio("billing", MemoryStore::new())?,
 //!     charges: Arc::default(),
 //! };
 //! // Connects anew for each attempt. Here, to a server in this process.

@@ -10,13 +10,15 @@ use rmcp::{RoleServer, service::RequestContext};
 
 use crate::{
     idempotency::{Idempotency, Settings},
-    scope::{AuthorizeHook, Denied, ScopeSource},
+    scope::{AuthorizeHook, Denied, Said, ScopeSource},
 };
 
-/// Builds an [`Idempotency`]; what is not said keeps its default.
+/// Builds an [`Idempotency`]. Whose calls it gets must be said, with one of the `…scope…` methods
+/// or [`with_one_caller`](Self::with_one_caller); what else is not said keeps its default.
 pub struct IdempotencyBuilder<S> {
     engine: EngineBuilder<S>,
     settings: Settings,
+    scope: Vec<Said>,
 }
 
 /// The settings contradict each other.
@@ -44,6 +46,7 @@ impl<S: Store> IdempotencyBuilder<S> {
         Self {
             engine: mcp_idempotent_core::Engine::builder(application, store),
             settings: Settings::default(),
+            scope: Vec::new(),
         }
     }
 
@@ -52,15 +55,16 @@ impl<S: Store> IdempotencyBuilder<S> {
     /// never the token or the session. A refusal is sent to the caller; nothing is executed.
     #[must_use]
     pub fn with_scope_from(
-        mut self,
+        self,
         resolver: impl Fn(&RequestContext<RoleServer>) -> Result<Scope, Denied> + Send + Sync + 'static,
     ) -> Self {
-        self.settings.scope = ScopeSource::Resolver(Arc::new(resolver));
-        self
+        let source = ScopeSource::Resolver(Arc::new(resolver));
+        self.say("with_scope_from", source)
     }
 
     /// As [`with_scope_from`](Self::with_scope_from), for calls over HTTP, from the request's head and what
-    /// an authentication layer left in its extensions; a call over stdio keeps the scope of stdio.
+    /// an authentication layer left in its extensions. Other calls that would be deduplicated are
+    /// refused, unless [`with_one_caller`](Self::with_one_caller) is said as well.
     ///
     /// ```
     /// # use mcp_idempotent_tower::{Denied, Idempotency, MemoryStore, Scope};
@@ -77,25 +81,42 @@ impl<S: Store> IdempotencyBuilder<S> {
     /// ```
     #[must_use]
     pub fn with_scope_from_http(
-        mut self,
+        self,
         resolver: impl Fn(&http::request::Parts) -> Result<Scope, Denied> + Send + Sync + 'static,
     ) -> Self {
-        self.settings.scope = ScopeSource::HttpResolver(Arc::new(resolver));
-        self
+        let source = ScopeSource::OverHttp(Arc::new(resolver));
+        self.say("with_scope_from_http", source)
     }
 
-    /// One scope for every call: this server acts for one principal.
+    /// Your word that one caller reaches this server otherwise than over HTTP: the process that
+    /// started it, over stdio. Its scope is the same after every restart. **A TCP or Unix socket has
+    /// many callers, and so may a pipe within a process: with this they get each other's results.**
+    ///
+    /// Calls over HTTP that would be deduplicated are refused, unless
+    /// [`with_scope_from_http`](Self::with_scope_from_http) is said as well.
     #[must_use]
-    pub fn with_fixed_scope(mut self, scope: impl Into<Arc<str>>) -> Self {
-        self.settings.scope = ScopeSource::Fixed(Scope::new(scope));
-        self
+    pub fn with_one_caller(self) -> Self {
+        self.say("with_one_caller", ScopeSource::OneCaller)
+    }
+
+    /// One scope for every call: this server acts for one principal. Servers that share a store and
+    /// act for different ones need different scopes.
+    #[must_use]
+    pub fn with_fixed_scope(self, scope: impl Into<Arc<str>>) -> Self {
+        self.say("with_fixed_scope", ScopeSource::Fixed(Scope::new(scope)))
     }
 
     /// Lets all callers share one scope. **A caller that knows or guesses another one's key, or
     /// sends equal arguments without a key, gets that one's result.**
     #[must_use]
     pub fn with_scope_shared_by_all_callers(self) -> Self {
-        self.with_fixed_scope("shared by all callers")
+        let source = ScopeSource::Fixed(Scope::new("shared by all callers"));
+        self.say("with_scope_shared_by_all_callers", source)
+    }
+
+    fn say(mut self, with: &'static str, source: ScopeSource) -> Self {
+        self.scope.push(Said { with, source });
+        self
     }
 
     /// Asks before every new call, replay and join (again when it wakes) whether the caller may
@@ -156,6 +177,8 @@ impl<S: Store> IdempotencyBuilder<S> {
     ///
     /// # Errors
     ///
+    /// Nothing says whose calls the server gets, or two words about it do not go together, or one
+    /// caller was said of a store that is [shared over a network](mcp_idempotent_core::store::Reach).
     /// A duration of the policy is zero or longer than a hundred years, the policy's pointers are
     /// no JSON pointers, or its lease is not more than three times the store's limit on
     /// transactions.
@@ -169,7 +192,8 @@ impl<S: Store> IdempotencyBuilder<S> {
         let engine = self.engine.build();
         let limit = engine.store().transaction_limit();
         check_lease("the policy's", self.settings.policy.lease, limit)?;
-        Ok(Idempotency::from_parts(engine, self.settings))
+        let scope = ScopeSource::settle(self.scope, engine.store().reach())?;
+        Ok(Idempotency::from_parts(engine, scope, self.settings))
     }
 }
 
@@ -177,6 +201,7 @@ impl<S> fmt::Debug for IdempotencyBuilder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdempotencyBuilder")
             .field("settings", &self.settings)
+            .field("scope", &self.scope)
             .finish_non_exhaustive()
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use mcp_idempotent_core::{Application, Engine, Policy, Store};
 
 use crate::{
-    builder::IdempotencyBuilder,
+    builder::{BuildError, IdempotencyBuilder},
     executions::{Executions, StillRunning},
     options::ToolOptions,
     scope::{AuthorizeHook, ScopeSource},
@@ -25,9 +25,10 @@ pub struct Idempotency<S> {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     settings: Settings,
+    scope: ScopeSource,
     /// What is known of each annotated tool, by the address of its static options.
     tools: RwLock<HashMap<usize, AnnotatedTool>>,
     executions: Executions,
@@ -45,29 +46,38 @@ pub(crate) struct AnnotatedTool {
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) policy: Arc<Policy>,
-    pub(crate) scope: ScopeSource,
     pub(crate) authorize: Option<AuthorizeHook>,
     pub(crate) refusals_as_results: bool,
     pub(crate) announce_replays: bool,
 }
 
 impl<S: Store> Idempotency<S> {
-    /// With the default rules. The application's name is part of every record id: programs that
-    /// share a store and must not share records need different names.
-    pub fn new(application: impl Into<Application>, store: S) -> Self {
-        Self::from_parts(Engine::new(application, store), Settings::default())
+    /// With the default rules, for a server with one caller: the process that started it and speaks
+    /// to it over stdio, as [`with_one_caller`](IdempotencyBuilder::with_one_caller) says.
+    ///
+    /// The application's name is part of every record id: programs that share a store and must not
+    /// share records need different names.
+    ///
+    /// # Errors
+    ///
+    /// The store is shared over a network, as Postgres is, and has such a caller on every machine.
+    /// Name this server's with [`with_fixed_scope`](IdempotencyBuilder::with_fixed_scope).
+    pub fn for_stdio(application: impl Into<Application>, store: S) -> Result<Self, BuildError> {
+        Self::builder(application, store).with_one_caller().build()
     }
 
-    /// Starts building one with other rules.
+    /// Starts building one with other callers or rules. The application's name is part of every
+    /// record id, as with [`for_stdio`](Self::for_stdio).
     pub fn builder(application: impl Into<Application>, store: S) -> IdempotencyBuilder<S> {
         IdempotencyBuilder::new(application, store)
     }
 
-    pub(crate) fn from_parts(engine: Engine<S>, settings: Settings) -> Self {
+    pub(crate) fn from_parts(engine: Engine<S>, scope: ScopeSource, settings: Settings) -> Self {
         Self {
             engine,
             shared: Arc::new(Shared {
                 settings,
+                scope,
                 tools: RwLock::default(),
                 executions: Executions::default(),
             }),
@@ -107,6 +117,10 @@ impl<S> Idempotency<S> {
     /// rolled back and a lease lapses into doubt.
     pub async fn shutdown(&self, deadline: Duration) -> Result<(), StillRunning> {
         self.shared.executions.drain(deadline).await
+    }
+
+    pub(crate) fn scope(&self) -> &ScopeSource {
+        &self.shared.scope
     }
 
     pub(crate) fn settings(&self) -> &Settings {
@@ -149,6 +163,7 @@ impl<S> fmt::Debug for Idempotency<S> {
         f.debug_struct("Idempotency")
             .field("engine", &self.engine)
             .field("settings", &self.shared.settings)
+            .field("scope", &self.shared.scope)
             .finish_non_exhaustive()
     }
 }

@@ -62,7 +62,7 @@
 //! # }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let idempotency = Idempotency::new("mailer", MemoryStore::new());
+//! let idempotency = Idempotency::for_stdio("mailer", MemoryStore::new())?;
 //! let server = Mailer.idempotent(IdempotencyLayer::new(idempotency.clone(), Rule::lease(OnError::InDoubt))?);
 //! # drop(server);
 //!

@@ -66,8 +66,10 @@ pub(super) async fn under_lease<S: Store>(
         Ok(Begun::Answer(answer)) => return execute::answer_without_running(&idempotency, answer),
         Ok(Begun::Attempt(attempt)) => attempt,
         // Nothing is ours to protect: as without the layer, a caller that leaves stops it.
-        Ok(Begun::Unprotected) => {
-            let attempt = execute::unprotected(&idempotency, &execution.policy, &call);
+        Ok(Begun::Unprotected(info)) => {
+            let attempt = idempotency
+                .engine
+                .unprotected_attempt(info, &execution.policy);
             let mut call = rest.with(without(*call, execution.added_argument.as_deref()));
             let (current, ct) = execute::attend(&attempt, &mut call.context);
             let handled = current.during(ct, handler(call)).await;
@@ -119,7 +121,7 @@ pub(super) fn in_transaction<S: TransactionStore>(
                 return execute::answer_without_running(&idempotency, answer);
             }
             // Only lease mode can be told to do without a store.
-            Ok(Begun::Unprotected) => {
+            Ok(Begun::Unprotected(_)) => {
                 return execute::refuse(&idempotency, &execute::unprotected_transaction());
             }
             Ok(Begun::Attempt(attempt)) => attempt,

@@ -37,7 +37,7 @@ use crate::{
 /// # }
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let idempotency = Idempotency::new("mailer", MemoryStore::new());
+/// let idempotency = Idempotency::for_stdio("mailer", MemoryStore::new())?;
 /// let server = Mailer
 ///     .layered(ConcurrencyLimitLayer::new(16)) // handlers
 ///     .idempotent(IdempotencyLayer::new(idempotency, Rule::lease(OnError::InDoubt))?)

@@ -13,8 +13,8 @@
 use std::sync::Arc;
 
 use mcp_idempotent_core::{
-    CallInfo, CanonicalArguments, IdempotencyKey, KeyKind, KeyRequirement, Policy, Record,
-    RecordState, Refusal, Store, store::Inspected,
+    CallInfo, CanonicalArguments, IdempotencyKey, KeyRequirement, Policy, Record, RecordState,
+    Refusal, Store, store::Inspected,
 };
 use rmcp::{
     ErrorData, RoleServer,
@@ -98,14 +98,10 @@ pub(crate) async fn answer<S: Store>(
     let settings = idempotency.settings();
     let engine = idempotency.engine();
     let refused = |refusal: Refusal| wire::error_data(&refusal);
-    let kind = match asked.key {
-        Some(_) => KeyKind::Explicit,
-        None => KeyKind::Derived,
-    };
-    let scope = settings
-        .scope
-        .resolve(context, engine.store().reach(), kind)
-        .map_err(|refusal| refused(refusal.into_unanswered()))?;
+    let scope = idempotency
+        .scope()
+        .resolve(context)
+        .map_err(|no_scope| refused(Refusal::from(no_scope).into_unanswered()))?;
     if let Some(hook) = &settings.authorize {
         let Some(tool) = &asked.tool else {
             return Err(malformed("this server wants the `tool` to be named"));

@@ -5,4 +5,6 @@
 mod attribute;
 mod client;
 mod layer;
+#[cfg(feature = "sqlite")]
+mod scope;
 mod wire;

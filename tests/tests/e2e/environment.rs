@@ -7,7 +7,10 @@ use mcp_idempotent_tests::{
     client::{CallExt as _, Client, call},
     database::{Database, Postgres, Stored, effect, unique},
 };
-use mcp_idempotent_tower::store::postgres::{Isolation, PostgresStore};
+use mcp_idempotent_tower::{
+    Scope,
+    store::postgres::{Isolation, PostgresStore},
+};
 use rmcp::model::CallToolRequestParams;
 use serde_json::json;
 use sqlx::PgPool;
@@ -292,7 +295,7 @@ async fn the_cycle_holds_under_forced_row_level_security_and_a_role_of_the_hook(
             let switch = switch.clone();
             Box::pin(async move {
                 sqlx::query("SELECT set_config('app.tenant', $1, true)")
-                    .bind(call.scope.as_str())
+                    .bind(call.scope.as_ref().map(Scope::as_str))
                     .execute(&mut *connection)
                     .await?;
                 Postgres::run(connection, &switch).await

@@ -6,7 +6,7 @@ use mcp_idempotent_tests::{
     client::{CallExt as _, Client, call},
     database::{Database, Postgres, Sqlite, effect},
 };
-use mcp_idempotent_tower::{Idempotency, wire};
+use mcp_idempotent_tower::{Idempotency, Scope, wire};
 use rmcp::model::CallToolRequestParams;
 use serde_json::json;
 
@@ -130,23 +130,44 @@ async fn callers_beyond_the_limit_of_those_who_wait_are_told_so<D: Database>() {
     assert_eq!(waiting.answer().await.unwrap().success(), "done");
 }
 
-// Equal calls of different users could be taken for retries.
+// Every machine's server would take its callers for the same one.
 #[tokio::test]
-async fn without_a_scope_a_shared_store_takes_no_calls_without_a_key() {
+async fn a_shared_store_is_not_given_to_a_server_that_names_no_scope() {
     let database = Postgres::create().await;
-    let idempotency = Idempotency::new("app", database.store(2));
+    let refused = Idempotency::for_stdio("app", database.store(2)).unwrap_err();
+    let remedy = "with_fixed_scope(\"…\")";
+    assert!(refused.to_string().contains(remedy), "{refused}");
+    let idempotency = Idempotency::builder("app", database.store(2))
+        .with_fixed_scope("front desk")
+        .build()
+        .unwrap();
     let server = Server::<Postgres>::new(idempotency, |_, _| Box::pin(async { text("done") }));
+    let client = Client::of(server).await;
+    let unkeyed = || call("work", json!({ "n": 1 }));
+    assert_eq!(client.call(unkeyed()).await.success(), "done");
+    assert!(client.call(unkeyed()).await.is_replay());
+}
+
+// A pipe has no HTTP head, and that does not say how many callers it has.
+#[tokio::test]
+async fn a_call_from_where_nobody_said_whose_keys_they_are_is_refused() {
+    let database = Sqlite::create().await;
+    let idempotency = Idempotency::builder("app", database.store(2))
+        .with_scope_from_http(|_| Ok(Scope::new("somebody over HTTP")))
+        .build()
+        .unwrap();
+    let server = Server::<Sqlite>::new(idempotency, |_, _| Box::pin(async { text("done") }));
     let client = Client::of(server.clone()).await;
-    let unkeyed = call("work", json!({ "n": 1 }));
-    assert_wire("no_scope", &client.call(unkeyed).await);
+    for params in [keyed("work", 1), call("work", json!({ "n": 1 }))] {
+        assert_wire("no_scope", &client.call(params).await);
+    }
     assert_eq!(server.runs(), 0);
-    assert_eq!(client.call(keyed("work", 1)).await.success(), "done");
 }
 
 #[tokio::test]
 async fn on_one_machine_over_stdio_there_is_one_caller() {
     let database = Sqlite::create().await;
-    let idempotency = Idempotency::new("app", database.store(2));
+    let idempotency = Idempotency::for_stdio("app", database.store(2)).unwrap();
     let server = Server::<Sqlite>::new(idempotency, |_, _| Box::pin(async { text("done") }));
     let client = Client::of(server).await;
     let unkeyed = || call("work", json!({ "n": 1 }));

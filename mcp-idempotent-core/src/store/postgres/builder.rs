@@ -142,15 +142,20 @@ impl PostgresStoreBuilder {
     /// the transaction is rolled back and the handler does not run. The isolation level cannot be
     /// changed here any more.
     ///
+    /// A call that is not deduplicated may have no scope; set nothing for it then, so that policies
+    /// that ask for the setting show it no rows.
+    ///
     /// ```
     /// # use mcp_idempotent_core::store::postgres::PostgresStoreBuilder;
     /// # fn set_up(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
     /// builder.with_on_begin(|connection, call| {
     ///     Box::pin(async move {
-    ///         sqlx::query("SELECT set_config('app.tenant', $1, true)")
-    ///             .bind(call.scope.as_str())
-    ///             .execute(connection)
-    ///             .await?;
+    ///         if let Some(scope) = &call.scope {
+    ///             sqlx::query("SELECT set_config('app.tenant', $1, true)")
+    ///                 .bind(scope.as_str())
+    ///                 .execute(connection)
+    ///                 .await?;
+    ///         }
     ///         Ok(())
     ///     })
     /// })

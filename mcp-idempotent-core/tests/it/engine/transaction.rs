@@ -55,7 +55,7 @@ impl Server {
         match self.engine.begin_transaction(self.request()).await {
             Begun::Attempt(attempt) => Ok(attempt),
             Begun::Answer(answer) => Err(Outcome::from(answer, None)),
-            Begun::Unprotected => panic!("a transaction is never unprotected here"),
+            Begun::Unprotected(_) => panic!("a transaction is never unprotected here"),
         }
     }
 
@@ -201,7 +201,7 @@ async fn an_engine_with_another_secret_than_the_first_or_with_none_refuses_every
         match engine.begin_transaction(request).await {
             Begun::Answer(answer) => Some(Outcome::from(answer, None)),
             Begun::Attempt(_) => None,
-            Begun::Unprotected => panic!("a transaction is never unprotected here"),
+            Begun::Unprotected(_) => panic!("a transaction is never unprotected here"),
         }
     };
     let refused = Some(Outcome::Refused(

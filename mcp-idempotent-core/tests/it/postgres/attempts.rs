@@ -67,7 +67,7 @@ impl Server {
                 let reply = Reply(kind.unwrap_or(ResultKind::Interrupted));
                 attempt.finish(&reply).await
             }
-            Begun::Unprotected => panic!("the store is there"),
+            Begun::Unprotected(_) => panic!("the store is there"),
         };
         match answer {
             Answer::Executed => "executed".to_owned(),

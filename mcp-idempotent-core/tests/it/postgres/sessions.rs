@@ -138,7 +138,7 @@ async fn it_works_under_forced_row_level_security_and_a_role_set_by_the_hook() {
                     .execute(sqlx::raw_sql(AssertSqlSafe(set_role)))
                     .await?;
                 sqlx::query("SELECT set_config('app.tenant', $1, true)")
-                    .bind(call.scope.as_str())
+                    .bind(call.scope.as_ref().map(mcp_idempotent_core::Scope::as_str))
                     .execute(connection)
                     .await?;
                 Ok(())

@@ -191,7 +191,8 @@ async fn set_up_hook_sees_the_call_and_its_writes_belong_to_the_handler() {
         .builder()
         .with_on_begin(|connection, call| {
             Box::pin(async move {
-                let note = format!("{} for {}", call.tool, call.scope.as_str());
+                let scope = call.scope.as_ref().unwrap().as_str();
+                let note = format!("{} for {scope}", call.tool);
                 sqlx::query("INSERT INTO payment (note) VALUES (?1)")
                     .bind(note)
                     .execute(connection)

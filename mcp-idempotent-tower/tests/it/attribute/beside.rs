@@ -58,7 +58,7 @@ impl ServerHandler for Server {}
 #[tokio::test]
 async fn other_attributes_and_several_routers_do_not_disturb() {
     let client = connect(Server {
-        idempotency: Idempotency::new("beside", MemoryStore::new()),
+        idempotency: Idempotency::for_stdio("beside", MemoryStore::new()).unwrap(),
         runs: Arc::default(),
     })
     .await;

@@ -26,7 +26,7 @@ async fn a_call_its_retry_and_calls_without_a_valid_key_are_counted() {
     let recorder = DebuggingRecorder::new();
     let _local = metrics::set_default_local_recorder(&recorder);
     let client = connect(Billing {
-        idempotency: Idempotency::new("billing", MemoryStore::new()),
+        idempotency: Idempotency::for_stdio("billing", MemoryStore::new()).unwrap(),
     })
     .await;
     for meta in [

@@ -231,7 +231,7 @@ fn a_key_argument_of_the_authors_is_left_as_it_is() {
 #[tokio::test]
 async fn an_added_key_argument_is_removed_before_the_arguments_are_parsed() {
     let server = Keyed {
-        idempotency: Idempotency::new("keyed", MemoryStore::new()),
+        idempotency: Idempotency::for_stdio("keyed", MemoryStore::new()).unwrap(),
     };
     let client = connect(server).await;
     for (tool, arguments, expected) in [

@@ -56,7 +56,7 @@ struct Server {
 impl Server {
     fn new() -> Self {
         Self {
-            idempotency: Idempotency::new("doubt", MemoryStore::new()),
+            idempotency: Idempotency::for_stdio("doubt", MemoryStore::new()).unwrap(),
             runs: Arc::default(),
             asked: Arc::default(),
             keys: Arc::default(),

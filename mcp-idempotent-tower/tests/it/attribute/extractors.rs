@@ -32,7 +32,7 @@ struct Server {
 impl Server {
     fn new() -> Self {
         Self {
-            idempotency: Idempotency::new("extractors", MemoryStore::new()),
+            idempotency: Idempotency::for_stdio("extractors", MemoryStore::new()).unwrap(),
         }
     }
 

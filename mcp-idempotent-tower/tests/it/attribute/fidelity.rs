@@ -19,7 +19,7 @@ struct Echo {
 impl Echo {
     fn new() -> Self {
         Self {
-            idempotency: Idempotency::new("echo", MemoryStore::new()),
+            idempotency: Idempotency::for_stdio("echo", MemoryStore::new()).unwrap(),
         }
     }
 

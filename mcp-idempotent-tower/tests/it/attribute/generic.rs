@@ -96,7 +96,7 @@ fn a_generic_server_has_tools_of_both_modes() {
 #[tokio::test]
 async fn a_server_may_be_generic_over_what_a_tool_takes() {
     let client = connect(Keeper::<Charge> {
-        idempotency: Idempotency::new("keeper", MemoryStore::new()),
+        idempotency: Idempotency::for_stdio("keeper", MemoryStore::new()).unwrap(),
         kept: PhantomData,
     })
     .await;

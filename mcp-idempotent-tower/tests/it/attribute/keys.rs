@@ -48,7 +48,7 @@ impl Billing {
     fn new() -> Self {
         Self {
             inner: Inner {
-                records: Arc::new(Idempotency::new("billing", MemoryStore::new())),
+                records: Arc::new(Idempotency::for_stdio("billing", MemoryStore::new()).unwrap()),
                 charges: Arc::default(),
             },
         }

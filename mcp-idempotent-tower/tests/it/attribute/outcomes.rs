@@ -36,7 +36,7 @@ struct State {
 impl Server {
     fn new() -> Self {
         Self {
-            idempotency: Idempotency::new("outcomes", MemoryStore::new()),
+            idempotency: Idempotency::for_stdio("outcomes", MemoryStore::new()).unwrap(),
             state: Arc::new(State {
                 runs: AtomicU32::new(0),
                 gate: Semaphore::new(0),
@@ -237,8 +237,12 @@ async fn a_panic_before_the_handler_is_answered_and_nothing_runs() {
     let builder = || Idempotency::builder("outcomes", MemoryStore::new());
     for idempotency in [
         builder().with_scope_from(|_| panic!("no scope")),
-        builder().with_authorize(|_, _| panic!("no authorization")),
-        builder().with_authorize(|_, _| Box::pin(async { panic!("no authorization") })),
+        builder()
+            .with_one_caller()
+            .with_authorize(|_, _| panic!("no authorization")),
+        builder()
+            .with_one_caller()
+            .with_authorize(|_, _| Box::pin(async { panic!("no authorization") })),
     ] {
         let mut server = Server::new();
         server.idempotency = idempotency.build().unwrap();

@@ -27,7 +27,7 @@ impl Billing {
     fn new(
         set_up: impl FnOnce(IdempotencyBuilder<MemoryStore>) -> IdempotencyBuilder<MemoryStore>,
     ) -> Self {
-        let builder = Idempotency::builder("billing", MemoryStore::new());
+        let builder = Idempotency::builder("billing", MemoryStore::new()).with_one_caller();
         Self {
             idempotency: set_up(builder).build().unwrap(),
             charges: Arc::default(),

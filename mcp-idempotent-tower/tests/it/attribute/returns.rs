@@ -81,7 +81,7 @@ impl Server {
 #[tokio::test]
 async fn every_return_type_of_rmcp_is_answered_as_rmcp_does() {
     let server = Server {
-        idempotency: Idempotency::new("returns", MemoryStore::new()),
+        idempotency: Idempotency::for_stdio("returns", MemoryStore::new()).unwrap(),
     };
     let client = connect(server).await;
     let text =

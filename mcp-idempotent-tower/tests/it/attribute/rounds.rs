@@ -26,7 +26,7 @@ struct Confirming {
 impl Confirming {
     fn new() -> Self {
         Self {
-            idempotency: Idempotency::new("confirming", MemoryStore::new()),
+            idempotency: Idempotency::for_stdio("confirming", MemoryStore::new()).unwrap(),
             rounds: Arc::default(),
             effects: Arc::default(),
         }

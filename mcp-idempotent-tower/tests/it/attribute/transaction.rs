@@ -47,7 +47,7 @@ impl Ledger {
         .await
         .unwrap();
         Self {
-            idempotency: Idempotency::new("ledger", store),
+            idempotency: Idempotency::for_stdio("ledger", store).unwrap(),
         }
     }
 

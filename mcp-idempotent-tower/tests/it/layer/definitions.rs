@@ -266,6 +266,7 @@ async fn what_an_annotation_leaves_to_the_server_is_in_the_contract_that_a_clien
     policy.retention = Duration::from_secs(5);
     policy.window = Duration::from_secs(3);
     let idempotency = Idempotency::builder("annotated", MemoryStore::new())
+        .with_one_caller()
         .with_policy(policy)
         .build()
         .unwrap();

@@ -173,7 +173,7 @@ async fn a_rule_in_transaction_mode_has_nothing_to_say_of_calls_in_doubt() {
     use mcp_idempotent_tower::{Idempotency, SqliteStore};
     let file = tempfile::NamedTempFile::new().unwrap();
     let store = SqliteStore::open(file.path()).await.unwrap();
-    let idempotency = Idempotency::new("mailer", store);
+    let idempotency = Idempotency::for_stdio("mailer", store).unwrap();
     let rule = Rule::transaction().with_rerun_in_doubt();
     let error = IdempotencyLayer::new(idempotency, rule).unwrap_err();
     assert!(error.to_string().contains("in doubt"), "{error}");
@@ -185,6 +185,7 @@ fn a_servers_policy_has_no_function_to_verify_with() {
     let mut policy = Policy::default();
     policy.on_doubt = OnDoubt::Verify;
     let built = Idempotency::builder("mailer", MemoryStore::new())
+        .with_one_caller()
         .with_policy(policy)
         .build();
     assert!(built.unwrap_err().to_string().contains("Verify"));

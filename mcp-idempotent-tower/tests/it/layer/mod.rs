@@ -129,7 +129,7 @@ impl Mailer {
 impl ServerHandler for Mailer {}
 
 fn idempotency() -> Idempotency<MemoryStore> {
-    Idempotency::new("mailer", MemoryStore::new())
+    Idempotency::for_stdio("mailer", MemoryStore::new()).unwrap()
 }
 
 fn layer(rule: Rule<MemoryStore>) -> IdempotencyLayer<MemoryStore> {

@@ -84,6 +84,7 @@ async fn a_tool_that_does_not_exist_leaves_the_key_free() {
 #[tokio::test]
 async fn refusals_are_tool_results_where_the_server_says_so() {
     let idempotency = Idempotency::builder("mailer", MemoryStore::new())
+        .with_one_caller()
         .with_refusals_as_results(true)
         .build()
         .unwrap();
@@ -103,6 +104,7 @@ async fn the_authorize_hook_is_asked_before_a_replay() {
     let withdrawn = Arc::new(AtomicBool::new(false));
     let grant = Arc::clone(&withdrawn);
     let idempotency = Idempotency::builder("mailer", MemoryStore::new())
+        .with_one_caller()
         .with_authorize(move |_, tool| {
             let denied = grant.load(Ordering::SeqCst) && tool == "send";
             Box::pin(async move {

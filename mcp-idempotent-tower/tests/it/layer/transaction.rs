@@ -194,7 +194,7 @@ async fn a_caller_that_gives_up_does_not_roll_the_effect_back() {
 async fn a_timeout_below_rolls_the_effect_back_and_frees_the_key() {
     let directory = TempDir::new().unwrap();
     let ledger = Ledger::open(&directory).await;
-    let idempotency = Idempotency::new("ledger", ledger.store.clone());
+    let idempotency = Idempotency::for_stdio("ledger", ledger.store.clone()).unwrap();
     let layer = IdempotencyLayer::new(idempotency, Rule::transaction()).unwrap();
     let server = ledger
         .clone()

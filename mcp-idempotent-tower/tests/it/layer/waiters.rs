@@ -87,6 +87,7 @@ async fn an_attempt_that_leaves_no_record_answers_its_own_caller_and_wakes_one()
 async fn callers_beyond_the_limits_of_those_who_wait_are_told_so() {
     for (per_key, per_process) in [(2, 100), (100, 2)] {
         let idempotency = Idempotency::builder("mailer", MemoryStore::new())
+            .with_one_caller()
             .with_waiter_limits(per_key, per_process)
             .build()
             .unwrap();
@@ -116,6 +117,7 @@ async fn a_grant_that_is_withdrawn_while_a_caller_waits_counts_when_it_wakes() {
     let withdrawn = Arc::new(AtomicBool::new(false));
     let hook = Arc::clone(&withdrawn);
     let idempotency = Idempotency::builder("mailer", MemoryStore::new())
+        .with_one_caller()
         .with_authorize(move |_, _| {
             let withdrawn = hook.load(Ordering::SeqCst);
             Box::pin(async move {

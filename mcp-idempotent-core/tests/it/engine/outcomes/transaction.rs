@@ -19,7 +19,7 @@ async fn a_committed_call_its_retry_and_a_bypassed_one_are_counted_as_such() {
     assert_eq!(counted(&seen), one("executed"));
     server.call(success()).await;
     assert_eq!(counted(&seen), one("replayed"));
-    let call = CallInfo::new("tool", Scope::new(""));
+    let call = CallInfo::new("tool", None);
     let request = Request::unprotected(call, &server.policy);
     let Begun::Attempt(attempt) = server.engine.begin_transaction(request).await else {
         panic!("it runs in a transaction");

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use mcp_idempotent_tower::{ServerExt as _, wire};
+use mcp_idempotent_tower::{Denied, Scope, ServerExt as _, wire};
 use rmcp::{
     ErrorData, RoleClient, RoleServer, ServerHandler, ServiceExt as _,
     handler::server::tool::ToolRouter,
@@ -92,6 +92,43 @@ async fn without_a_scope_a_keyed_call_is_refused_with_the_name_of_the_remedy() {
     let site = Site::of(behind(&Mailer::new(), &shared), Mode::Sessions).await;
     assert_eq!(send(&connect(site, "ann").await, key("k")).await, 1);
     assert_eq!(send(&connect(site, "bob").await, key("k")).await, 1);
+}
+
+#[tokio::test]
+async fn one_caller_on_a_pipe_and_users_over_http_are_told_apart() {
+    let mailer = Mailer::new();
+    let idempotency = builder()
+        .with_one_caller()
+        .with_scope_from_http(|parts| {
+            let user = parts
+                .headers
+                .get("x-user")
+                .and_then(|user| user.to_str().ok());
+            match user {
+                Some("mallory") | None => Err(Denied::new("who are you?")),
+                Some(user) => Ok(Scope::new(user)),
+            }
+        })
+        .build()
+        .unwrap();
+    let server = behind(&mailer, &idempotency);
+    let site = Site::of(server.clone(), Mode::Sessions).await;
+    let clients = [
+        crate::client::connect(server).await,
+        connect(site, "ann").await,
+        connect(site, "bob").await,
+    ];
+    for _ in 0..2 {
+        for (client, number) in clients.iter().zip(1..) {
+            assert_eq!(send(client, key("k")).await, number);
+        }
+    }
+    let denied = connect(site, "mallory").await;
+    for meta in [key("k"), json!(null)] {
+        let answer = call(&denied, params("send", hello(), meta)).await;
+        assert_eq!(refusal(&answer).0, "idempotency_unauthorized");
+    }
+    assert_eq!(mailer.sent(), 3);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use crate::client::{Client, call, connect, params};
 
 /// Servers of one application on one store, each with the secret that it was given.
 async fn with_secret(store: &SqliteStore, secret: Option<&str>) -> (Client, Mailer) {
-    let mut builder = Idempotency::builder("mailer", store.clone());
+    let mut builder = Idempotency::builder("mailer", store.clone()).with_one_caller();
     if let Some(secret) = secret {
         builder = builder.with_secret(Secret::new(secret).unwrap());
     }

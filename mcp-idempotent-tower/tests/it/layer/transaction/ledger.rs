@@ -162,7 +162,7 @@ impl Ledger {
     }
 
     pub(super) fn behind(self, rule: Rule<SqliteStore>) -> LayeredServer<Self, impl ToolService> {
-        let idempotency = Idempotency::new("ledger", self.store.clone());
+        let idempotency = Idempotency::for_stdio("ledger", self.store.clone()).unwrap();
         self.idempotent(IdempotencyLayer::new(idempotency, rule).unwrap())
     }
 }
