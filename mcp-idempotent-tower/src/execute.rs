@@ -5,8 +5,8 @@ use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{
     Action, Answer, Begun, CallInfo, CanonicalArguments, CommitOutcome, DetachOnDrop, ErrorKind,
-    Interrupted, KeyKind, KeyRequirement, LeaseAttempt, Policy, Refusal, Request, Scope, Store,
-    TransactionStore, Verify, telemetry::UNLISTED_TOOL,
+    Interrupted, InvalidPolicy, KeyKind, KeyRequirement, LeaseAttempt, Policy, Refusal, Request,
+    Scope, Store, TransactionStore, Verify, telemetry::UNLISTED_TOOL,
 };
 use rmcp::{
     ErrorData, RoleServer, handler::server::tool::IntoCallToolResult, model::CallToolResponse,
@@ -93,7 +93,11 @@ where
     let AnnotatedTool {
         policy,
         added_argument,
-    } = idempotency.annotated(options);
+    } = idempotency.annotated(options, &call.name);
+    let policy = match policy {
+        Ok(policy) => policy,
+        Err(error) => return refuse_tool(idempotency, &call.name, error),
+    };
     let mut attempt = match begin!(begin_transaction, idempotency, &policy, &call, true) {
         Err(refusal) => return refuse(idempotency, &refusal),
         Ok(Begun::Answer(answer)) => return answer_without_running(idempotency, answer),
@@ -133,7 +137,11 @@ where
     let AnnotatedTool {
         policy,
         added_argument,
-    } = idempotency.annotated(options);
+    } = idempotency.annotated(options, &call.name);
+    let policy = match policy {
+        Ok(policy) => policy,
+        Err(error) => return refuse_tool(idempotency, &call.name, error),
+    };
     let verify = verify.map(|verify| VerifyCall {
         verify,
         call: &call,
@@ -205,8 +213,9 @@ pub(crate) fn identify<'a, S: Store>(
     is_listed: bool,
 ) -> Result<Request<'a>, Refusal> {
     match identity_of(idempotency, policy, call) {
-        Ok(request) if is_listed => Ok(request),
-        Ok(request) => Ok(request.with_unlisted_tool()),
+        // When the tool was first seen, or the layer was built.
+        Ok(request) if is_listed => Ok(request.with_checked_policy()),
+        Ok(request) => Ok(request.with_checked_policy().with_unlisted_tool()),
         Err(refusal) => {
             let tool = if is_listed {
                 &*call.name
@@ -308,6 +317,17 @@ pub(crate) fn refuse<S>(idempotency: &Idempotency<S>, refusal: &Refusal) -> Tool
     } else {
         Err(wire::error_data(refusal))
     }
+}
+
+/// Refuses a call of a tool whose policy cannot hold.
+fn refuse_tool<S: Store>(
+    idempotency: &Idempotency<S>,
+    tool: &str,
+    error: InvalidPolicy,
+) -> ToolResult {
+    let refusal = Refusal::from(error);
+    idempotency.engine.observe_refusal(tool, &refusal);
+    refuse(idempotency, &refusal)
 }
 
 fn key_required(policy: &Policy) -> Refusal {

@@ -8,7 +8,7 @@ use tracing::Instrument as _;
 use super::{Led, Rules};
 use crate::{
     engine::{
-        Answer, Begun, Engine, Inner, LeaseAttempt, Request, answer,
+        Answer, Begun, Engine, Inner, LeaseAttempt, Request,
         attempt::{Context, HeldLease},
         detach::DetachOnDrop,
         lease::{Kept, Seed, Terms},
@@ -34,16 +34,8 @@ impl<S: Store> Engine<S> {
             observed: Some(&observed),
             ..request
         };
-        // A lease must outlive any transaction that keeps it from being renewed.
-        if let Some(limit) = self.inner.store.transaction_limit()
-            && request.policy.lease <= limit.saturating_mul(3)
-        {
-            let refusal = answer::lease_too_short(&request.call.tool, request.policy.lease, limit);
-            observed.refused(&refusal);
-            return Begun::Answer(Answer::Refused(refusal));
-        }
-        if let Err(error) = request.policy.check() {
-            let refusal = answer::invalid_policy(error);
+        let limit = self.inner.store.transaction_limit();
+        if let Err(refusal) = request.check_policy(limit) {
             observed.refused(&refusal);
             return Begun::Answer(Answer::Refused(refusal));
         }

@@ -6,7 +6,7 @@ use tracing::Instrument as _;
 
 use super::{Led, Rules};
 use crate::{
-    engine::{Begun, Engine, Request, TransactionAttempt},
+    engine::{Answer, Begun, Engine, Request, TransactionAttempt},
     store::TransactionStore,
     telemetry::{Mode, Outcome},
 };
@@ -21,6 +21,10 @@ impl<S: TransactionStore> Engine<S> {
             observed: Some(&observed),
             ..request
         };
+        if let Err(refusal) = request.check_policy(None) {
+            observed.refused(&refusal);
+            return Begun::Answer(Answer::Refused(refusal));
+        }
         let claimed = self
             .lead_or_answer(&request, Rules::OF_TRANSACTIONS, |claim| {
                 let call = request.call.clone();
