@@ -55,7 +55,10 @@ pub use crate::{
     },
     key::{IdempotencyKey, InvalidKey},
     outcome::{HandlerResult, ResultKind},
-    policy::{InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnExpired, Policy, Wait},
+    policy::{
+        InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnExpired, Policy, PolicyOverride,
+        PolicyUse, Wait,
+    },
     record::{Record, RecordState, Timestamp},
     scope::{Application, Scope},
     store::{

@@ -1,6 +1,14 @@
-//! The rules for one tool.
+//! The rules for one tool, and what one tool says differently.
+
+mod check;
+mod overriding;
 
 use std::{sync::Arc, time::Duration};
+
+pub use self::{
+    check::{InvalidPolicy, PolicyUse},
+    overriding::PolicyOverride,
+};
 
 /// What a tool wants of a call's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -36,8 +44,8 @@ impl Wait {
 #[non_exhaustive]
 pub enum OnError {
     /// By mode and key: in transaction mode an `isError` result under an explicit key is recorded
-    /// (its effect rolled back), under a derived key it is not, and a protocol error never is. In
-    /// lease mode this is refused: the author must say what an error means.
+    /// (its effect rolled back), under a derived key it is not, and a protocol error never is. For a
+    /// tool in lease mode [`Policy::check`] refuses it: the author must say what an error means.
     #[default]
     Default,
     /// Transaction mode: record every error, with the effect rolled back.
@@ -134,72 +142,23 @@ impl Policy {
     pub const DEFAULT_LEASE: Duration = Duration::from_secs(2 * 60);
     /// How long the author's function may take that finds out about a call in doubt: 30 seconds.
     pub const DEFAULT_VERIFY_TIMEOUT: Duration = Duration::from_secs(30);
+    /// How long the tombstone of an expired record is kept: 7 days.
+    pub const DEFAULT_TOMBSTONE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
     /// How long a record in doubt is kept: 90 days.
     pub const DEFAULT_IN_DOUBT_RETENTION: Duration = Duration::from_secs(90 * 24 * 60 * 60);
     /// The largest stored result: 1 MiB.
     pub const DEFAULT_MAX_RESULT_BYTES: usize = 1024 * 1024;
 
-    /// As good as for ever, and short enough for every store's arithmetic.
-    const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+    /// The longest time that anything may last: a hundred years. That is as good as for ever, and
+    /// short enough for every store's arithmetic.
+    pub const LONGEST: Duration = Duration::from_secs(36_525 * 24 * 60 * 60);
 
     /// How often a running attempt renews its lease.
     #[must_use]
     pub fn heartbeat_period(&self) -> Duration {
         self.heartbeat.unwrap_or(self.lease / 3)
     }
-
-    /// Says what in the rules cannot hold.
-    ///
-    /// # Errors
-    ///
-    /// A heartbeat that is longer than half the lease would let one lost renewal end it; records in
-    /// doubt would be removed before completed ones; or something lasts longer than the arithmetic
-    /// of stores, which is a hundred years.
-    pub fn check(&self) -> Result<(), InvalidPolicy> {
-        for (name, lasts) in [
-            ("lease", self.lease),
-            ("retention", self.retention),
-            ("window", self.window),
-            ("tombstone", self.tombstone),
-            ("in_doubt_retention", self.in_doubt_retention),
-        ] {
-            if lasts > Self::LONGEST {
-                return Err(InvalidPolicy(format!(
-                    "the {name} is {lasts:?}; it must be at most {:?}, a hundred years",
-                    Self::LONGEST
-                )));
-            }
-        }
-        let heartbeat = self.heartbeat_period();
-        if heartbeat.is_zero() || heartbeat > self.lease / 2 {
-            return Err(InvalidPolicy(format!(
-                "the heartbeat is {heartbeat:?}; it must be more than zero and at most half of the lease, {:?}",
-                self.lease
-            )));
-        }
-        for (name, retention) in [("retention", self.retention), ("window", self.window)] {
-            if self.in_doubt_retention < retention {
-                return Err(InvalidPolicy(format!(
-                    "records in doubt are kept for {:?}; that must be at least the {name}, {retention:?}",
-                    self.in_doubt_retention
-                )));
-            }
-        }
-        Ok(())
-    }
 }
-
-/// Rules that cannot hold together.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InvalidPolicy(String);
-
-impl std::fmt::Display for InvalidPolicy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for InvalidPolicy {}
 
 impl Default for Policy {
     fn default() -> Self {
@@ -212,7 +171,7 @@ impl Default for Policy {
             wait: Wait::UpTo(Self::DEFAULT_WAIT),
             on_error: OnError::default(),
             on_expired: OnExpired::default(),
-            tombstone: Duration::from_secs(7 * 24 * 60 * 60),
+            tombstone: Self::DEFAULT_TOMBSTONE,
             lease: Self::DEFAULT_LEASE,
             heartbeat: None,
             on_doubt: OnDoubt::default(),

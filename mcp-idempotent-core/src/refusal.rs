@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::{
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     fingerprint::KeyKind,
-    policy::{InvalidPolicy, OnDoubt},
+    policy::OnDoubt,
     store::{Ended, StoreError, StoreErrorKind},
 };
 
@@ -123,34 +123,6 @@ pub(crate) fn too_many_waiting() -> Refusal {
          send it again with the same key.",
     )
     .with_retry_after(RETRY_AFTER)
-}
-
-pub(crate) fn lease_too_short(tool: &str, lease: Duration, limit: Duration) -> Refusal {
-    tracing::error!(
-        tool,
-        ?lease,
-        ?limit,
-        "the lease must be more than three times the store's limit on transactions; lengthen the tool's lease, or shorten the limit (`SqliteStoreBuilder::with_transaction_limit`)"
-    );
-    Refusal::new(
-        ErrorKind::Misconfigured,
-        CommitOutcome::NotCommitted,
-        Action::AskOperator,
-        "The server's lease is too short for its store, so the call was not executed. The server's \
-         log names the remedy.",
-    )
-}
-
-pub(crate) fn invalid_policy(error: InvalidPolicy) -> Refusal {
-    tracing::error!(%error, "the tool's policy cannot hold");
-    Refusal::new(
-        ErrorKind::Misconfigured,
-        CommitOutcome::NotCommitted,
-        Action::AskOperator,
-        "The server's rules for this tool contradict each other, so the call was not executed. The \
-         server's log names the remedy.",
-    )
-    .with_source(error)
 }
 
 pub(crate) fn another_secret() -> Refusal {

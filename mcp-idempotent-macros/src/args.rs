@@ -4,7 +4,7 @@ use std::{collections::HashSet, time::Duration};
 
 use proc_macro2::TokenStream;
 use syn::{
-    Expr, Ident, LitStr, Path, Token,
+    Expr, Ident, LitBool, LitInt, LitStr, Path, Token,
     ext::IdentExt as _,
     parenthesized,
     parse::{Parse, ParseStream, Parser as _},
@@ -21,30 +21,36 @@ const KNOWN: &[&str] = &[
     "retention",
     "window",
     "wait",
+    "on_error",
+    "on_expired",
+    "tombstone",
     "lease",
     "heartbeat",
-    "on_error",
     "on_doubt",
+    "verify_timeout",
     "in_doubt_retention",
+    "max_result_bytes",
+    "run_unprotected_when_store_is_unavailable",
     "idempotency",
     "crate",
 ];
 
-const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
+/// `Policy::LONGEST`: what the server would refuse does not compile.
+const LONGEST: Duration = Duration::from_secs(36_525 * 24 * 60 * 60);
 
 #[derive(Default)]
 pub(crate) struct Args {
     pub(crate) key: Option<Choice>,
     pub(crate) key_argument: Option<Pointer>,
     pub(crate) ignored: Vec<Pointer>,
-    pub(crate) retention: Option<Duration>,
-    pub(crate) window: Option<Duration>,
+    /// Each has the name of a field of the policy.
+    pub(crate) durations: Vec<(Ident, Duration)>,
     pub(crate) wait: Option<Wait>,
-    pub(crate) lease: Option<(Ident, Duration)>,
-    pub(crate) heartbeat: Option<(Ident, Duration)>,
     pub(crate) on_error: Option<Choice>,
+    pub(crate) on_expired: Option<Choice>,
     pub(crate) on_doubt: Option<(Ident, OnDoubt)>,
-    pub(crate) in_doubt_retention: Option<(Ident, Duration)>,
+    pub(crate) max_result_bytes: Option<LitInt>,
+    pub(crate) run_unprotected: Option<(Ident, LitBool)>,
     pub(crate) idempotency: Option<Expr>,
     pub(crate) crate_path: Option<Path>,
 }
@@ -79,6 +85,11 @@ pub(crate) enum OnDoubt {
 }
 
 impl Args {
+    /// A duration, and the name of its option.
+    pub(crate) fn duration(&self, name: &str) -> Option<&(Ident, Duration)> {
+        self.durations.iter().find(|(option, _)| option == name)
+    }
+
     /// Parses all options; the errors of all of them are reported together.
     pub(crate) fn parse(tokens: TokenStream) -> syn::Result<Self> {
         (|input: ParseStream<'_>| {
@@ -136,13 +147,30 @@ impl Args {
                 self.key_argument = Some(pointer(&name, &literal)?);
             }
             "ignore" => self.ignored = ignored(input, &name)?,
-            "retention" => self.retention = Some(duration(input, &name)?),
-            "window" => self.window = Some(duration(input, &name)?),
-            "lease" => self.lease = Some((name.clone(), duration(input, &name)?)),
-            "heartbeat" => self.heartbeat = Some((name.clone(), duration(input, &name)?)),
+            "retention" | "window" | "tombstone" | "lease" | "heartbeat" | "verify_timeout"
+            | "in_doubt_retention" => {
+                let duration = duration(input, &name)?;
+                self.durations.push((name.clone(), duration));
+            }
+            "on_expired" => {
+                let variants = [("new", "New"), ("refuse", "Refuse")];
+                let hint = "write `on_expired = refuse`";
+                self.on_expired = Some(choice(input, &name, &variants, hint)?);
+            }
             "on_doubt" => self.on_doubt = Some((name.clone(), on_doubt(input, &name)?)),
-            "in_doubt_retention" => {
-                self.in_doubt_retention = Some((name.clone(), duration(input, &name)?));
+            "max_result_bytes" => {
+                let hint = "write `max_result_bytes = 65_536`";
+                let bytes: LitInt = value(input, &name, "a number of bytes", hint)?;
+                if !matches!(bytes.base10_parse::<usize>(), Ok(1..)) {
+                    let found = format!("`{bytes}`");
+                    return Err(wrong(&name, &found, "a number of bytes", hint));
+                }
+                self.max_result_bytes = Some(bytes);
+            }
+            "run_unprotected_when_store_is_unavailable" => {
+                let hint = format!("write `{name} = true`");
+                let yes = value(input, &name, "`true` or `false`", &hint)?;
+                self.run_unprotected = Some((name.clone(), yes));
             }
             "wait" => self.wait = Some(wait(input, &name)?),
             "idempotency" => {

@@ -157,6 +157,26 @@ pub(crate) fn heartbeat_too_long(at: &impl ToTokens) -> Error {
     )
 }
 
+pub(crate) fn in_doubt_too_short(at: &impl ToTokens, longer: &str) -> Error {
+    Error::new_spanned(
+        at,
+        format!(
+            "expected `in_doubt_retention` to be at least `{longer}`, found it shorter\n\
+             a call in doubt would be forgotten before a completed one; lengthen \
+             `in_doubt_retention`, or remove it"
+        ),
+    )
+}
+
+pub(crate) fn timeout_without_verify(at: &impl ToTokens) -> Error {
+    Error::new_spanned(
+        at,
+        "expected `on_doubt = verify(…)` beside `verify_timeout`, found none\n\
+         nothing is asked about a call in doubt; write `on_doubt = verify(Self::find_out)`, or \
+         remove `verify_timeout`",
+    )
+}
+
 pub(crate) fn unknown_option(found: &Ident, known: &[&str]) -> Error {
     let near = known
         .iter()

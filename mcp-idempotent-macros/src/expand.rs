@@ -11,7 +11,7 @@ use syn::{
 };
 
 use crate::{
-    args::{Args, OnDoubt, Wait},
+    args::{Args, OnDoubt, Pointer, Wait},
     diagnostics::{self, Errors},
     target::{self, Parameter, Target},
 };
@@ -70,21 +70,46 @@ fn check(args: &Args, target: &Target) -> syn::Result<()> {
         if let Some(attempt) = target.attempt() {
             errors.push(diagnostics::attempt_in_transaction(attempt));
         }
-        let on_doubt = args.on_doubt.as_ref().map(|(name, _)| name);
-        let of_leases = [&args.lease, &args.heartbeat, &args.in_doubt_retention];
-        for name in of_leases.into_iter().flatten().map(|(name, _)| name) {
+        let of_leases = ["lease", "heartbeat", "verify_timeout", "in_doubt_retention"];
+        let of_leases = of_leases.map(|name| args.duration(name).map(|(name, _)| name));
+        let run_unprotected = args.run_unprotected.as_ref();
+        let run_unprotected = run_unprotected.filter(|(_, yes)| yes.value);
+        let run_unprotected = run_unprotected.map(|(name, _)| name);
+        for name in of_leases.into_iter().flatten().chain(run_unprotected) {
             errors.push(diagnostics::lease_in_transaction(name));
         }
-        if let Some(name) = on_doubt {
+        if let Some((name, _)) = &args.on_doubt {
             errors.push(diagnostics::on_doubt_in_transaction(name));
         }
+        return errors.into_result();
     }
-    if let (Some((name, heartbeat)), Some((_, lease))) = (&args.heartbeat, &args.lease)
+    check_durations(args, &mut errors);
+    errors.into_result()
+}
+
+/// What durations say only together.
+fn check_durations(args: &Args, errors: &mut Errors) {
+    if let (Some((name, heartbeat)), Some((_, lease))) =
+        (args.duration("heartbeat"), args.duration("lease"))
         && *heartbeat > *lease / 2
     {
         errors.push(diagnostics::heartbeat_too_long(name));
     }
-    errors.into_result()
+    if let Some((name, in_doubt)) = args.duration("in_doubt_retention") {
+        for longer in ["retention", "window"] {
+            if args
+                .duration(longer)
+                .is_some_and(|(_, kept)| kept > in_doubt)
+            {
+                errors.push(diagnostics::in_doubt_too_short(name, longer));
+            }
+        }
+    }
+    if let Some((name, _)) = args.duration("verify_timeout")
+        && !matches!(args.on_doubt, Some((_, OnDoubt::Verify(_))))
+    {
+        errors.push(diagnostics::timeout_without_verify(name));
+    }
 }
 
 /// The errors, and a method in the place of the wrapper, so that what `#[tool_router]` generated
@@ -153,41 +178,56 @@ fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
         format_ident!("LEASE")
     };
     let mut fields = Vec::new();
+    let policy = policy(args, runtime);
+    if !policy.is_empty() {
+        fields.push(quote! {
+            policy: #runtime::PolicyOverride { #(#policy,)* ..#runtime::PolicyOverride::NONE }
+        });
+    }
+    if let Some(name) = args.key_argument.as_ref().and_then(|it| it.name.as_ref()) {
+        let schema = author_schema(target, runtime);
+        fields.push(quote!(key_property: ::core::option::Option::Some(#name)));
+        fields.push(quote!(input_schema: ::core::option::Option::Some(|| #schema)));
+    }
+    if fields.is_empty() {
+        return quote!(#runtime::ToolOptions::#base);
+    }
+    quote!(#runtime::ToolOptions { #(#fields,)* ..#runtime::ToolOptions::#base })
+}
+
+/// The fields of the policy that differ.
+fn policy(args: &Args, runtime: &Path) -> Vec<TokenStream> {
+    let mut fields = Vec::new();
     let mut field = |name: &str, value: TokenStream| {
         let name = Ident::new(name, Span::call_site());
         fields.push(quote!(#name: ::core::option::Option::Some(#value)));
     };
-    if let Some(key) = &args.key {
-        let variant = Ident::new(key.variant, Span::call_site());
-        field("key", quote!(#runtime::KeyRequirement::#variant));
+    let borrowed = |pointer: &Pointer| {
+        let pointer = &pointer.pointer;
+        quote!(::std::borrow::Cow::Borrowed(#pointer))
+    };
+    for (name, of, choice) in [
+        ("key", "KeyRequirement", &args.key),
+        ("on_error", "OnError", &args.on_error),
+        ("on_expired", "OnExpired", &args.on_expired),
+    ] {
+        if let Some(choice) = choice {
+            let (of, variant) = (format_ident!("{of}"), format_ident!("{}", choice.variant));
+            field(name, quote!(#runtime::#of::#variant));
+        }
     }
     if let Some(argument) = &args.key_argument {
-        let pointer = &argument.pointer;
-        field("key_argument", quote!(#pointer));
-        if let Some(name) = &argument.name {
-            field("key_property", quote!(#name));
-            let schema = author_schema(target, runtime);
-            field("input_schema", quote!(|| #schema));
-        }
+        field("key_argument", borrowed(argument));
     }
-    for (name, duration) in [
-        ("retention", args.retention),
-        ("window", args.window),
-        ("lease", args.lease.as_ref().map(|(_, lease)| *lease)),
-        (
-            "heartbeat",
-            args.heartbeat.as_ref().map(|(_, period)| *period),
-        ),
-        (
-            "in_doubt_retention",
-            args.in_doubt_retention
-                .as_ref()
-                .map(|(_, retention)| *retention),
-        ),
-    ] {
-        if let Some(duration) = duration {
-            field(name, duration_tokens(duration));
-        }
+    if !args.ignored.is_empty() {
+        let pointers = args.ignored.iter().map(borrowed);
+        field(
+            "ignored",
+            quote!(::std::borrow::Cow::Borrowed(&[#(#pointers),*])),
+        );
+    }
+    for (name, duration) in &args.durations {
+        field(&name.to_string(), duration_tokens(*duration));
     }
     match &args.wait {
         None => {}
@@ -197,27 +237,21 @@ fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
             field("wait", quote!(#runtime::Wait::UpTo(#bound)));
         }
     }
-    if let Some(on_error) = &args.on_error {
-        let variant = Ident::new(on_error.variant, Span::call_site());
-        field("on_error", quote!(#runtime::OnError::#variant));
-    }
     if let Some((_, on_doubt)) = &args.on_doubt {
         let variant = match on_doubt {
-            OnDoubt::Fail => "Fail",
-            OnDoubt::Rerun => "Rerun",
-            OnDoubt::Verify(_) => "Verify",
+            OnDoubt::Fail => format_ident!("Fail"),
+            OnDoubt::Rerun => format_ident!("Rerun"),
+            OnDoubt::Verify(_) => format_ident!("Verify"),
         };
-        let variant = Ident::new(variant, Span::call_site());
         field("on_doubt", quote!(#runtime::OnDoubt::#variant));
     }
-    if !args.ignored.is_empty() {
-        let pointers = args.ignored.iter().map(|pointer| &pointer.pointer);
-        fields.push(quote!(ignored: &[#(#pointers),*]));
+    if let Some(bytes) = &args.max_result_bytes {
+        field("max_result_bytes", quote!(#bytes));
     }
-    if fields.is_empty() {
-        return quote!(#runtime::ToolOptions::#base);
+    if let Some((name, yes)) = &args.run_unprotected {
+        field(&name.to_string(), quote!(#yes));
     }
-    quote!(#runtime::ToolOptions { #(#fields,)* ..#runtime::ToolOptions::#base })
+    fields
 }
 
 fn duration_tokens(duration: Duration) -> TokenStream {

@@ -50,9 +50,9 @@ pub use mcp_idempotent_core::store::sqlite::SqliteStore;
 pub use mcp_idempotent_core::testing;
 pub use mcp_idempotent_core::{
     self as core, Application, Audit, DownstreamKey, IdempotencyKey, KeyRequirement,
-    LeaseTransaction, MemoryStore, OnDoubt, OnError, OnExpired, OperatorStore, Policy, RecordId,
-    RecordInfo, RecordQuery, RecordStatus, Refusal, Resolution, Resolved, Scope, Secret, Store,
-    SweepSettings, Sweeper, TransactionStore, Wait, store, telemetry,
+    LeaseTransaction, MemoryStore, OnDoubt, OnError, OnExpired, OperatorStore, Policy,
+    PolicyOverride, RecordId, RecordInfo, RecordQuery, RecordStatus, Refusal, Resolution, Resolved,
+    Scope, Secret, Store, SweepSettings, Sweeper, TransactionStore, Wait, store, telemetry,
 };
 #[doc = include_str!("attribute.md")]
 pub use mcp_idempotent_macros::idempotent;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    Action, CommitOutcome, KeyRequirement, Policy, Refusal, Timestamp, Wait,
+    Action, CommitOutcome, KeyRequirement, Policy, PolicyOverride, Refusal, Timestamp, Wait,
 };
 use rmcp::{
     ErrorData,
@@ -96,31 +96,46 @@ pub(crate) fn replay_notice(at: Timestamp) -> ContentBlock {
 }
 
 /// Members of a contract.
+const MODE: &str = "mode";
 const KEY_REQUIREMENT: &str = "key";
 const KEY_ARGUMENT: &str = "keyArgument";
 const IGNORED: &str = "ignoredArguments";
 const RETENTION: &str = "retentionMs";
 const WINDOW: &str = "windowMs";
+const LEASE: &str = "leaseMs";
+const HEARTBEAT: &str = "heartbeatMs";
+const IN_DOUBT_RETENTION: &str = "inDoubtRetentionMs";
+
+const TRANSACTION: &str = "transaction";
+const LEASE_MODE: &str = "lease";
 
 /// What the attribute says of a tool. What it leaves to the server's policy is not listed: the
 /// tool's definition is made without the server. [`complete`] adds it.
 pub(crate) fn contract(options: &ToolOptions) -> Value {
     let mut contract = Map::new();
     let mode = match options.mode {
-        Mode::Transaction => "transaction",
-        Mode::Lease => "lease",
+        Mode::Transaction => TRANSACTION,
+        Mode::Lease => LEASE_MODE,
     };
-    contract.insert("mode".into(), mode.into());
-    if let Some(key) = options.key {
+    contract.insert(MODE.into(), mode.into());
+    let policy = &options.policy;
+    if let Some(key) = policy.key {
         contract.insert(KEY_REQUIREMENT.into(), requirement(key).into());
     }
-    if let Some(pointer) = options.key_argument {
-        contract.insert(KEY_ARGUMENT.into(), pointer.into());
+    if let Some(pointer) = &policy.key_argument {
+        contract.insert(KEY_ARGUMENT.into(), pointer.as_ref().into());
     }
-    if !options.ignored.is_empty() {
-        contract.insert(IGNORED.into(), options.ignored.into());
+    if let Some(ignored) = &policy.ignored {
+        let ignored: Vec<&str> = ignored.iter().map(AsRef::as_ref).collect();
+        contract.insert(IGNORED.into(), ignored.into());
     }
-    for (name, duration) in [(RETENTION, options.retention), (WINDOW, options.window)] {
+    for (name, duration) in [
+        (RETENTION, policy.retention),
+        (WINDOW, policy.window),
+        (LEASE, policy.lease),
+        (HEARTBEAT, policy.heartbeat),
+        (IN_DOUBT_RETENTION, policy.in_doubt_retention),
+    ] {
         if let Some(duration) = duration {
             contract.insert(name.into(), millis(duration));
         }
@@ -130,36 +145,47 @@ pub(crate) fn contract(options: &ToolOptions) -> Value {
 
 /// What the layer says of a tool: all of it is known.
 pub(crate) fn contract_of(policy: &Policy, mode: &'static str) -> Value {
-    let mut contract = json!({ "mode": mode });
+    let mut contract = json!({ MODE: mode });
     complete(&mut contract, policy);
     contract
 }
 
-/// The policy of which a contract says a part, and the server's policy the rest.
-pub(crate) fn over(contract: &Value, base: &Policy) -> Policy {
-    let mut policy = base.clone();
-    match contract.get(KEY_REQUIREMENT).and_then(Value::as_str) {
-        Some(OPTIONAL) => policy.key = KeyRequirement::Explicit,
-        Some(REQUIRED) => policy.key = KeyRequirement::Required,
-        Some(DERIVED) => policy.key = KeyRequirement::Derived,
-        _ => {}
-    }
-    if let Some(pointer) = contract.get(KEY_ARGUMENT).and_then(Value::as_str) {
-        policy.key_argument = Some(pointer.into());
-    }
-    if let Some(ignored) = contract.get(IGNORED).and_then(Value::as_array) {
-        policy.ignored = ignored
-            .iter()
-            .filter_map(|pointer| pointer.as_str().map(Into::into))
-            .collect();
-    }
+/// What a contract says of a tool's policy, read back.
+pub(crate) fn read_contract(contract: &Value) -> PolicyOverride {
+    let text = |name| contract.get(name).and_then(Value::as_str);
     let duration = |name| {
         let millis = contract.get(name).and_then(Value::as_u64);
         millis.map(Duration::from_millis)
     };
-    policy.retention = duration(RETENTION).unwrap_or(policy.retention);
-    policy.window = duration(WINDOW).unwrap_or(policy.window);
-    policy
+    let ignored = contract.get(IGNORED).and_then(Value::as_array);
+    PolicyOverride {
+        key: match text(KEY_REQUIREMENT) {
+            Some(OPTIONAL) => Some(KeyRequirement::Explicit),
+            Some(REQUIRED) => Some(KeyRequirement::Required),
+            Some(DERIVED) => Some(KeyRequirement::Derived),
+            _ => None,
+        },
+        key_argument: text(KEY_ARGUMENT).map(|pointer| pointer.to_owned().into()),
+        ignored: ignored.map(|pointers| {
+            let pointers = pointers.iter().filter_map(Value::as_str);
+            pointers.map(|pointer| pointer.to_owned().into()).collect()
+        }),
+        retention: duration(RETENTION),
+        window: duration(WINDOW),
+        lease: duration(LEASE),
+        heartbeat: duration(HEARTBEAT),
+        in_doubt_retention: duration(IN_DOUBT_RETENTION),
+        ..PolicyOverride::NONE
+    }
+}
+
+/// The mode that a contract says.
+pub(crate) fn mode_of(contract: &Value) -> Option<Mode> {
+    match contract.get(MODE).and_then(Value::as_str) {
+        Some(TRANSACTION) => Some(Mode::Transaction),
+        Some(LEASE_MODE) => Some(Mode::Lease),
+        _ => None,
+    }
 }
 
 /// Adds to a contract what it does not say of the policy that is in force.

@@ -17,7 +17,7 @@ mod status;
 mod sweep;
 mod transaction;
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
     canonical::CanonicalArguments,
@@ -211,6 +211,7 @@ pub struct Request<'a> {
     authorize: Option<&'a dyn Authorize>,
     verify: Option<&'a dyn Verify>,
     tool_is_listed: bool,
+    policy_is_checked: bool,
 }
 
 impl<'a> Request<'a> {
@@ -231,6 +232,7 @@ impl<'a> Request<'a> {
             authorize: None,
             verify: None,
             tool_is_listed: true,
+            policy_is_checked: false,
         }
     }
 
@@ -262,6 +264,25 @@ impl<'a> Request<'a> {
     pub const fn with_unlisted_tool(mut self) -> Self {
         self.tool_is_listed = false;
         self
+    }
+
+    /// Says that [`Policy::check`] has passed the policy for this engine's store. Without it the
+    /// engine checks, at each call, what the store and the heartbeat rely on.
+    #[must_use]
+    pub const fn with_checked_policy(mut self) -> Self {
+        self.policy_is_checked = true;
+        self
+    }
+
+    fn check_policy(&self, transaction_limit: Option<Duration>) -> Result<(), Refusal> {
+        if self.policy_is_checked {
+            return Ok(());
+        }
+        self.policy.check_times(transaction_limit).map_err(|error| {
+            let tool = &*self.call.tool;
+            tracing::error!(tool, %error, "a call was refused: its tool's policy cannot hold");
+            error.into()
+        })
     }
 
     fn observe(&self, application: &Application, mode: Mode) -> ObservedCall {

@@ -42,6 +42,11 @@ impl<S: TransactionStore> Engine<S> {
         &self,
         request: Request<'_>,
     ) -> Result<(S::Transaction, TransactionAttempt<S>), Answer> {
+        if let Err(refusal) = request.check_policy(None) {
+            let observed = request.observe(&self.inner.application, Mode::Transaction);
+            observed.refused(&refusal);
+            return Err(refusal.into());
+        }
         let led = self
             .lead(&request, RULES, |claim| {
                 let store = &self.inner.store;

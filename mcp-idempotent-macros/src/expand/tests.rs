@@ -61,15 +61,18 @@ fn the_options_become_a_constant_and_the_key_argument_a_property() {
         #[cfg(unix)]
         #[doc(hidden)]
         const GREET_IDEMPOTENT: &'static renamed::__private::ToolOptions = &renamed::__private::ToolOptions {
-            key: ::core::option::Option::Some(renamed::__private::KeyRequirement::Required),
-            key_argument: ::core::option::Option::Some("/a~1b"),
+            policy: renamed::__private::PolicyOverride {
+                key: ::core::option::Option::Some(renamed::__private::KeyRequirement::Required),
+                on_error: ::core::option::Option::Some(renamed::__private::OnError::InDoubt),
+                key_argument: ::core::option::Option::Some(::std::borrow::Cow::Borrowed("/a~1b")),
+                ignored: ::core::option::Option::Some(::std::borrow::Cow::Borrowed(&[::std::borrow::Cow::Borrowed("/trace"), ::std::borrow::Cow::Borrowed("/meta/at")])),
+                retention: ::core::option::Option::Some(::core::time::Duration::new(86400u64, 0u32)),
+                lease: ::core::option::Option::Some(::core::time::Duration::new(0u64, 500000000u32)),
+                wait: ::core::option::Option::Some(renamed::__private::Wait::Reject),
+                ..renamed::__private::PolicyOverride::NONE
+            },
             key_property: ::core::option::Option::Some("a/b"),
             input_schema: ::core::option::Option::Some(|| renamed::__private::empty_input_schema()),
-            retention: ::core::option::Option::Some(::core::time::Duration::new(86400u64, 0u32)),
-            lease: ::core::option::Option::Some(::core::time::Duration::new(0u64, 500000000u32)),
-            wait: ::core::option::Option::Some(renamed::__private::Wait::Reject),
-            on_error: ::core::option::Option::Some(renamed::__private::OnError::InDoubt),
-            ignored: &["/trace", "/meta/at"],
             ..renamed::__private::ToolOptions::LEASE
         };
         #[cfg(unix)]

@@ -1,8 +1,8 @@
 //! What the attribute says about one tool.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use mcp_idempotent_core::{KeyRequirement, OnDoubt, OnError, Policy, Wait};
+use mcp_idempotent_core::{PolicyOverride, PolicyUse};
 use rmcp::model::JsonObject;
 use serde_json::Value;
 
@@ -19,48 +19,26 @@ pub enum Mode {
     Lease,
 }
 
-/// What `#[idempotent(…)]` was given; `None` leaves the server's own policy in force.
-#[derive(Debug, Clone, Copy)]
+/// What `#[idempotent(…)]` was given.
+#[derive(Debug, Clone)]
 #[doc(hidden)]
 #[expect(clippy::exhaustive_structs, reason = "the macro builds it in a const")]
 pub struct ToolOptions {
     pub mode: Mode,
-    pub key: Option<KeyRequirement>,
-    /// A JSON pointer.
-    pub key_argument: Option<&'static str>,
+    pub policy: PolicyOverride,
     /// The name of the key argument where it is top-level.
     pub key_property: Option<&'static str>,
     /// The author's own input schema, from which it is seen whether the argument is theirs.
     pub input_schema: Option<fn() -> Arc<JsonObject>>,
-    /// JSON pointers.
-    pub ignored: &'static [&'static str],
-    pub retention: Option<Duration>,
-    pub window: Option<Duration>,
-    pub wait: Option<Wait>,
-    pub lease: Option<Duration>,
-    pub heartbeat: Option<Duration>,
-    pub on_error: Option<OnError>,
-    pub on_doubt: Option<OnDoubt>,
-    pub in_doubt_retention: Option<Duration>,
 }
 
 impl ToolOptions {
     /// Without options, on a tool that takes the transaction.
     pub const TRANSACTION: Self = Self {
         mode: Mode::Transaction,
-        key: None,
-        key_argument: None,
+        policy: PolicyOverride::NONE,
         key_property: None,
         input_schema: None,
-        ignored: &[],
-        retention: None,
-        window: None,
-        wait: None,
-        lease: None,
-        heartbeat: None,
-        on_error: None,
-        on_doubt: None,
-        in_doubt_retention: None,
     };
 
     /// Without options, on a tool whose effect is outside the store.
@@ -69,43 +47,13 @@ impl ToolOptions {
         ..Self::TRANSACTION
     };
 
-    /// The server's policy with what the attribute says laid over it.
-    pub(crate) fn over(&self, base: &Policy) -> Policy {
-        let mut policy = base.clone();
-        if let Some(key) = self.key {
-            policy.key = key;
+    /// What its policy is checked for.
+    pub(crate) fn policy_use(&self) -> PolicyUse {
+        match self.mode {
+            Mode::Transaction => PolicyUse::Transaction,
+            // The macro takes `verify` only together with the function.
+            Mode::Lease => PolicyUse::Lease { can_verify: true },
         }
-        if let Some(pointer) = self.key_argument {
-            policy.key_argument = Some(pointer.into());
-        }
-        if !self.ignored.is_empty() {
-            policy.ignored = self.ignored.iter().map(|&pointer| pointer.into()).collect();
-        }
-        if let Some(retention) = self.retention {
-            policy.retention = retention;
-        }
-        if let Some(window) = self.window {
-            policy.window = window;
-        }
-        if let Some(wait) = self.wait {
-            policy.wait = wait;
-        }
-        if let Some(lease) = self.lease {
-            policy.lease = lease;
-        }
-        if self.heartbeat.is_some() {
-            policy.heartbeat = self.heartbeat;
-        }
-        if let Some(on_doubt) = self.on_doubt {
-            policy.on_doubt = on_doubt;
-        }
-        if let Some(retention) = self.in_doubt_retention {
-            policy.in_doubt_retention = retention;
-        }
-        if let Some(on_error) = self.on_error {
-            policy.on_error = on_error;
-        }
-        policy
     }
 
     /// The name of the key argument where it is top-level and not one of the author's own: it was
@@ -160,47 +108,5 @@ pub(crate) fn require_key_property(schema: &mut Arc<JsonObject>, name: &str) {
         && !names.iter().any(|required| required == name)
     {
         names.push(name.into());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_attribute_says_goes_over_the_servers_policy() {
-        let options = ToolOptions {
-            key: Some(KeyRequirement::Required),
-            key_argument: Some("/key"),
-            ignored: &["/trace"],
-            retention: Some(Duration::from_secs(1)),
-            window: Some(Duration::from_secs(2)),
-            lease: Some(Duration::from_secs(3)),
-            wait: Some(Wait::Reject),
-            on_error: Some(OnError::Release),
-            ..ToolOptions::LEASE
-        };
-        let mut expected = Policy::default();
-        expected.max_result_bytes = 17;
-        let base = expected.clone();
-        expected.key = KeyRequirement::Required;
-        expected.key_argument = Some("/key".into());
-        expected.ignored = Arc::new(["/trace".into()]);
-        expected.retention = Duration::from_secs(1);
-        expected.window = Duration::from_secs(2);
-        expected.lease = Duration::from_secs(3);
-        expected.wait = Wait::Reject;
-        expected.on_error = OnError::Release;
-        assert_eq!(options.over(&base), expected);
-    }
-
-    #[test]
-    fn what_the_attribute_leaves_out_is_the_servers_policy() {
-        let mut base = Policy::default();
-        base.key = KeyRequirement::Explicit;
-        base.key_argument = Some("/key".into());
-        base.ignored = Arc::new(["/trace".into()]);
-        base.on_error = OnError::Record;
-        assert_eq!(ToolOptions::TRANSACTION.over(&base), base);
     }
 }

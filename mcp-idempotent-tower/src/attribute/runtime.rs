@@ -15,7 +15,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::{Idempotency, execute, options, wire};
 
-pub use mcp_idempotent_core::{KeyRequirement, OnDoubt, OnError, Wait};
+pub use mcp_idempotent_core::{KeyRequirement, OnDoubt, OnError, OnExpired, PolicyOverride, Wait};
 pub use rmcp::{ErrorData, model::CallToolResponse};
 
 pub use crate::{
@@ -197,7 +197,8 @@ pub fn with_key_argument(options: &ToolOptions) -> Arc<JsonObject> {
     let Some(name) = options.key_property else {
         return schema;
     };
-    options::with_key_property(schema, name, options.key == Some(KeyRequirement::Required))
+    let required = options.policy.key == Some(KeyRequirement::Required);
+    options::with_key_property(schema, name, required)
 }
 
 /// The tool's `_meta`: the author's own, and the contract.

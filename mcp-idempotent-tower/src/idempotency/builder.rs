@@ -1,10 +1,9 @@
 //! Building an [`Idempotency`].
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use mcp_idempotent_core::{
-    Application, OnDoubt, Policy, Scope, Secret, Store, Wait, canonical::is_json_pointer,
-    engine::EngineBuilder,
+    Application, InvalidPolicy, Policy, PolicyUse, Scope, Secret, Store, engine::EngineBuilder,
 };
 use rmcp::{RoleServer, service::RequestContext};
 
@@ -40,6 +39,12 @@ impl fmt::Display for BuildError {
 }
 
 impl std::error::Error for BuildError {}
+
+impl From<InvalidPolicy> for BuildError {
+    fn from(error: InvalidPolicy) -> Self {
+        Self::new(error.to_string())
+    }
+}
 
 impl<S: Store> IdempotencyBuilder<S> {
     pub(crate) fn new(application: impl Into<Application>, store: S) -> Self {
@@ -179,19 +184,14 @@ impl<S: Store> IdempotencyBuilder<S> {
     ///
     /// Nothing says whose calls the server gets, or two words about it do not go together, or one
     /// caller was said of a store that is [shared over a network](mcp_idempotent_core::store::Reach).
-    /// A duration of the policy is zero or longer than a hundred years, the policy's pointers are
-    /// no JSON pointers, or its lease is not more than three times the store's limit on
-    /// transactions.
+    /// Or the policy cannot hold, for one of the reasons that [`Policy::check`] lists.
     pub fn build(self) -> Result<Idempotency<S>, BuildError> {
-        check(&self.settings.policy)?;
-        if self.settings.policy.on_doubt == OnDoubt::Verify {
-            return Err(BuildError::new(
-                "the policy says OnDoubt::Verify, and a server's policy has no function to ask; say it for each tool: `on_doubt = verify(…)`, or Rule::with_verify".to_owned(),
-            ));
-        }
         let engine = self.engine.build();
         let limit = engine.store().transaction_limit();
-        check_lease("the policy's", self.settings.policy.lease, limit)?;
+        self.settings
+            .policy
+            .check(PolicyUse::Server, limit)
+            .map_err(|error| error.of("the server's policy"))?;
         let scope = ScopeSource::settle(self.scope, engine.store().reach())?;
         Ok(Idempotency::from_parts(engine, scope, self.settings))
     }
@@ -204,57 +204,4 @@ impl<S> fmt::Debug for IdempotencyBuilder<S> {
             .field("scope", &self.scope)
             .finish_non_exhaustive()
     }
-}
-
-const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
-
-/// A lease must outlive any transaction that keeps it from being renewed; the engine refuses calls
-/// under another one, and here it is told before there are calls.
-pub(crate) fn check_lease(
-    whose: &str,
-    lease: Duration,
-    transaction_limit: Option<Duration>,
-) -> Result<(), BuildError> {
-    match transaction_limit {
-        Some(limit) if lease <= limit.saturating_mul(3) => Err(BuildError::new(format!(
-            "{whose} lease is {lease:?}; with this store it must be more than three times the limit on transactions, {limit:?}"
-        ))),
-        _ => Ok(()),
-    }
-}
-
-pub(crate) fn check(policy: &Policy) -> Result<(), BuildError> {
-    let wait = match policy.wait {
-        Wait::UpTo(bound) => bound,
-        _ => Duration::from_secs(1),
-    };
-    for (name, duration) in [
-        ("retention", policy.retention),
-        ("window", policy.window),
-        ("lease", policy.lease),
-        ("verify_timeout", policy.verify_timeout),
-        ("in_doubt_retention", policy.in_doubt_retention),
-        ("wait", wait),
-    ] {
-        if duration.is_zero() || duration > LONGEST {
-            return Err(BuildError {
-                message: format!(
-                    "the policy's {name} is {duration:?}; it must be more than zero and at most a hundred years"
-                ),
-            });
-        }
-    }
-    policy
-        .check()
-        .map_err(|error| BuildError::new(error.to_string()))?;
-    for pointer in policy.ignored.iter().chain(policy.key_argument.as_ref()) {
-        if !is_json_pointer(pointer) || pointer.is_empty() {
-            return Err(BuildError {
-                message: format!(
-                    "{pointer:?} is no JSON pointer to an argument; write \"/{pointer}\" for the top-level argument of that name"
-                ),
-            });
-        }
-    }
-    Ok(())
 }

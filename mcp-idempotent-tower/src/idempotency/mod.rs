@@ -7,13 +7,17 @@ use std::{
     time::Duration,
 };
 
-use mcp_idempotent_core::{Application, Engine, Policy, Store};
+use mcp_idempotent_core::{
+    Application, Engine, InvalidPolicy, OnError, Policy, PolicyOverride, PolicyUse, Store,
+};
+use rmcp::model::Tool;
 
 use crate::{
     builder::{BuildError, IdempotencyBuilder},
     executions::{Executions, StillRunning},
-    options::ToolOptions,
+    options::{Mode, ToolOptions},
     scope::{AuthorizeHook, ScopeSource},
+    wire,
 };
 
 /// What a server holds to have its tools deduplicated: the engine, and the rules of this server.
@@ -37,8 +41,8 @@ struct Shared {
 /// What an annotated tool's options come to on this server: found out once.
 #[derive(Debug, Clone)]
 pub(crate) struct AnnotatedTool {
-    /// The server's policy, with the attribute's options over it.
-    pub(crate) policy: Arc<Policy>,
+    /// The server's policy, with the attribute's options over it; or why that cannot hold.
+    pub(crate) policy: Result<Arc<Policy>, InvalidPolicy>,
     /// The key argument, where it is removed before the arguments are parsed.
     pub(crate) added_argument: Option<&'static str>,
 }
@@ -126,8 +130,11 @@ impl<S> Idempotency<S> {
     pub(crate) fn settings(&self) -> &Settings {
         &self.shared.settings
     }
+}
 
-    pub(crate) fn annotated(&self, options: &'static ToolOptions) -> AnnotatedTool {
+impl<S: Store> Idempotency<S> {
+    /// What is known of an annotated tool. `name` is that of the call that asks.
+    pub(crate) fn annotated(&self, options: &'static ToolOptions, name: &str) -> AnnotatedTool {
         let address = std::ptr::from_ref(options).addr();
         let tools = &self.shared.tools;
         if let Some(tool) = tools
@@ -137,8 +144,12 @@ impl<S> Idempotency<S> {
         {
             return tool.clone();
         }
+        let policy = self.policy_of(name, &options.policy, options.policy_use());
+        if let Err(error) = &policy {
+            tracing::error!(%error, "every call of this tool is refused");
+        }
         let tool = AnnotatedTool {
-            policy: Arc::new(options.over(&self.shared.settings.policy)),
+            policy: policy.map(Arc::new),
             added_argument: options.added_argument(),
         };
         tools
@@ -146,6 +157,72 @@ impl<S> Idempotency<S> {
             .unwrap_or_else(PoisonError::into_inner)
             .insert(address, tool.clone());
         tool
+    }
+
+    /// A tool's policy over the server's, checked.
+    fn policy_of(
+        &self,
+        tool: &str,
+        said: &PolicyOverride,
+        of: PolicyUse,
+    ) -> Result<Policy, InvalidPolicy> {
+        let limit = self.store().transaction_limit();
+        said.for_tool(&self.shared.settings.policy, of, limit)
+            .map_err(|error| error.of(format_args!("the tool `{tool}`")))
+    }
+
+    /// Checks the [annotated](macro@crate::idempotent) tools among these against the server's policy
+    /// and its store, so that one that cannot work is found when the server starts. Otherwise it is
+    /// found at the tool's first call, and each of its calls is refused. Pass all tools of the
+    /// router; the others are skipped.
+    ///
+    /// What an attribute says that can never hold, such as a heartbeat longer than half its lease, does
+    /// not compile. What is left for this check depends on the server: a lease against the store's
+    /// limit on transactions, and what the attribute says against what the server's policy says.
+    ///
+    /// ```
+    /// # use mcp_idempotent_tower::{BuildError, Idempotency, MemoryStore, idempotent};
+    /// # use rmcp::{tool, tool_router};
+    /// # #[derive(Clone)] struct Mailer { idempotency: Idempotency<MemoryStore> }
+    /// # #[tool_router(server_handler)] impl Mailer {
+    /// #     #[idempotent(on_error = in_doubt)]
+    /// #     #[tool] fn send(&self) {}
+    /// # }
+    /// impl Mailer {
+    ///     fn new(idempotency: Idempotency<MemoryStore>) -> Result<Self, BuildError> {
+    ///         idempotency.check_tools(&Self::tool_router().list_all())?;
+    ///         Ok(Self { idempotency })
+    ///     }
+    /// }
+    /// # assert!(Mailer::new(Idempotency::new("mailer", MemoryStore::new())).is_ok());
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A tool's policy cannot hold, for one of the reasons that [`Policy::check`] lists. The message
+    /// names the tool.
+    pub fn check_tools<'a>(
+        &self,
+        tools: impl IntoIterator<Item = &'a Tool>,
+    ) -> Result<(), BuildError> {
+        for tool in tools {
+            let contract = tool.meta.as_ref().and_then(|meta| meta.get(wire::CONTRACT));
+            let Some((contract, mode)) = contract.and_then(|it| Some((it, wire::mode_of(it)?)))
+            else {
+                continue;
+            };
+            let mut options = ToolOptions {
+                mode,
+                policy: wire::read_contract(contract),
+                ..ToolOptions::LEASE
+            };
+            if mode == Mode::Lease {
+                // A contract does not say which, and the macro takes no other.
+                options.policy.on_error = Some(OnError::InDoubt);
+            }
+            self.policy_of(&tool.name, &options.policy, options.policy_use())?;
+        }
+        Ok(())
     }
 }
 

@@ -104,7 +104,7 @@ impl<S: Store> IdempotencyLayer<S> {
     fn annotated(&self, tool: Option<&Tool>) -> Option<Policy> {
         let contract = contract(tool?)?;
         let base = &self.shared.idempotency.settings().policy;
-        Some(wire::over(contract, base))
+        Some(wire::read_contract(contract).over(base))
     }
 }
 

@@ -108,7 +108,9 @@ impl<S: Store> IdempotencyLayer<S> {
     ///
     /// # Errors
     ///
-    /// The rule contradicts itself: a lease without what an error means, or a duration of zero.
+    /// The rule, over the server's policy, cannot hold, for one of the reasons that
+    /// [`Policy::check`](crate::Policy::check) lists; or it is in transaction mode and says something
+    /// of leases.
     pub fn new(idempotency: Idempotency<S>, default: Rule<S>) -> Result<Self, BuildError> {
         Self::builder(idempotency, default).build()
     }
@@ -209,16 +211,14 @@ impl<S: Store> IdempotencyLayerBuilder<S> {
     ///
     /// # Errors
     ///
-    /// A rule contradicts itself, a tool has two, or a rule's lease is not more than three times the
-    /// store's limit on transactions.
+    /// A tool has two rules, or a rule cannot hold: see [`IdempotencyLayer::new`]. The message says
+    /// which.
     pub fn build(self) -> Result<IdempotencyLayer<S>, BuildError> {
         let base = &*self.idempotency.settings().policy;
         let limit = self.idempotency.store().transaction_limit();
         let mut named = HashMap::new();
         for (name, rule) in self.named {
-            let rule = rule
-                .compile(base, limit)
-                .map_err(|error| BuildError::new(format!("the rule of `{name}`: {error}")))?;
+            let rule = rule.compile(&format!("the rule of the tool `{name}`"), base, limit)?;
             if named.contains_key(&name) {
                 return Err(BuildError::new(format!("`{name}` has two rules")));
             }
@@ -226,9 +226,10 @@ impl<S: Store> IdempotencyLayerBuilder<S> {
         }
         let mut matching = Vec::with_capacity(self.matching.len());
         for (predicate, rule) in self.matching {
-            matching.push((predicate, rule.compile(base, limit)?));
+            let whose = format!("rule {} of those with a predicate", matching.len() + 1);
+            matching.push((predicate, rule.compile(&whose, base, limit)?));
         }
-        let mut default = self.default.compile(base, limit)?;
+        let mut default = self.default.compile("the default rule", base, limit)?;
         default.by_default = true;
         if default.policy.key == KeyRequirement::Derived {
             tracing::info!(

@@ -4,13 +4,14 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    KeyRequirement, OnDoubt, OnError, Policy, Store, TransactionStore, Wait,
+    KeyRequirement, OnDoubt, OnError, OnExpired, Policy, PolicyOverride, PolicyUse, Store,
+    TransactionStore, Wait,
 };
 use rmcp::model::Tool;
 
 use super::run::{self, Execution, Handler, VerifyFn};
 use crate::{
-    builder::{self, BuildError},
+    builder::BuildError,
     options,
     result::ToolResult,
     tool_call::ToolCall,
@@ -24,17 +25,7 @@ use crate::{
 /// did not think of retries, and equal arguments may be two intents. An explicit key protects.
 pub struct Rule<S> {
     kind: Kind<S>,
-    key: Option<KeyRequirement>,
-    key_argument: Option<Arc<str>>,
-    ignored: Vec<Arc<str>>,
-    retention: Option<Duration>,
-    window: Option<Duration>,
-    wait: Option<Wait>,
-    lease: Option<Duration>,
-    heartbeat: Option<Duration>,
-    on_error: Option<OnError>,
-    on_doubt: Option<OnDoubt>,
-    in_doubt_retention: Option<Duration>,
+    policy: PolicyOverride,
     verify: Option<VerifyFn>,
 }
 
@@ -84,7 +75,7 @@ impl<S: Store> Rule<S> {
     #[must_use]
     pub const fn lease(on_error: OnError) -> Self {
         let mut rule = Self::of(Kind::Lease);
-        rule.on_error = Some(on_error);
+        rule.policy.on_error = Some(on_error);
         rule
     }
 
@@ -99,17 +90,7 @@ impl<S> Rule<S> {
     const fn of(kind: Kind<S>) -> Self {
         Self {
             kind,
-            key: None,
-            key_argument: None,
-            ignored: Vec::new(),
-            retention: None,
-            window: None,
-            wait: None,
-            lease: None,
-            heartbeat: None,
-            on_error: None,
-            on_doubt: None,
-            in_doubt_retention: None,
+            policy: PolicyOverride::NONE,
             verify: None,
         }
     }
@@ -118,7 +99,7 @@ impl<S> Rule<S> {
     /// [`KeyRequirement::Required`] where the server's policy says so.
     #[must_use]
     pub const fn with_key(mut self, key: KeyRequirement) -> Self {
-        self.key = Some(key);
+        self.policy.key = Some(key);
         self
     }
 
@@ -127,35 +108,36 @@ impl<S> Rule<S> {
     /// for the model, and removed before the handler sees the arguments.
     #[must_use]
     pub fn with_key_argument(mut self, argument: &str) -> Self {
-        self.key_argument = Some(pointer(argument));
+        self.policy.key_argument = Some(pointer(argument).into());
         self
     }
 
     /// An argument that takes no part in identity: a top-level name, or a JSON pointer.
     #[must_use]
     pub fn with_ignored(mut self, argument: &str) -> Self {
-        self.ignored.push(pointer(argument));
+        let ignored = self.policy.ignored.get_or_insert_default();
+        ignored.to_mut().push(pointer(argument).into());
         self
     }
 
     /// How long a result under an explicit key is kept.
     #[must_use]
     pub const fn with_retention(mut self, retention: Duration) -> Self {
-        self.retention = Some(retention);
+        self.policy.retention = Some(retention);
         self
     }
 
     /// How long a result under a derived key is kept.
     #[must_use]
     pub const fn with_window(mut self, window: Duration) -> Self {
-        self.window = Some(window);
+        self.policy.window = Some(window);
         self
     }
 
     /// What a duplicate of a running call does.
     #[must_use]
     pub const fn with_wait(mut self, wait: Wait) -> Self {
-        self.wait = Some(wait);
+        self.policy.wait = Some(wait);
         self
     }
 
@@ -164,7 +146,7 @@ impl<S> Rule<S> {
     /// `SqliteStoreBuilder::with_transaction_limit` shortens that.
     #[must_use]
     pub const fn with_lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
+        self.policy.lease = Some(lease);
         self
     }
 
@@ -172,7 +154,7 @@ impl<S> Rule<S> {
     /// not said, and at most half.
     #[must_use]
     pub const fn with_heartbeat(mut self, heartbeat: Duration) -> Self {
-        self.heartbeat = Some(heartbeat);
+        self.policy.heartbeat = Some(heartbeat);
         self
     }
 
@@ -181,7 +163,7 @@ impl<S> Rule<S> {
     /// [downstream key](crate::Attempt::downstream_key).
     #[must_use]
     pub const fn with_rerun_in_doubt(mut self) -> Self {
-        self.on_doubt = Some(OnDoubt::Rerun);
+        self.policy.on_doubt = Some(OnDoubt::Rerun);
         self
     }
 
@@ -208,7 +190,7 @@ impl<S> Rule<S> {
         mut self,
         verify: impl for<'a> Fn(InDoubt<'a>) -> Verifying<'a> + Send + Sync + 'static,
     ) -> Self {
-        self.on_doubt = Some(OnDoubt::Verify);
+        self.policy.on_doubt = Some(OnDoubt::Verify);
         self.verify = Some(Arc::new(verify));
         self
     }
@@ -216,50 +198,77 @@ impl<S> Rule<S> {
     /// Lease mode: how long a record is kept that is in doubt.
     #[must_use]
     pub const fn with_in_doubt_retention(mut self, retention: Duration) -> Self {
-        self.in_doubt_retention = Some(retention);
+        self.policy.in_doubt_retention = Some(retention);
         self
     }
 
     /// What an error of the handler means for the record.
     #[must_use]
     pub const fn with_on_error(mut self, on_error: OnError) -> Self {
-        self.on_error = Some(on_error);
+        self.policy.on_error = Some(on_error);
         self
     }
 
+    /// Lease mode, [`Rule::with_verify`]: how long the function may take. Then it is taken to have
+    /// answered that it does not know.
+    #[must_use]
+    pub const fn with_verify_timeout(mut self, timeout: Duration) -> Self {
+        self.policy.verify_timeout = Some(timeout);
+        self
+    }
+
+    /// What a call means whose result is past its retention.
+    #[must_use]
+    pub const fn with_on_expired(mut self, on_expired: OnExpired) -> Self {
+        self.policy.on_expired = Some(on_expired);
+        self
+    }
+
+    /// How long a call is refused whose result is past its retention, under [`OnExpired::Refuse`].
+    #[must_use]
+    pub const fn with_tombstone(mut self, tombstone: Duration) -> Self {
+        self.policy.tombstone = Some(tombstone);
+        self
+    }
+
+    /// The largest result that is stored, in bytes as encoded. The first caller gets a larger one
+    /// all the same; a retry is told that the call is done and its result was not kept.
+    #[must_use]
+    pub const fn with_max_result_bytes(mut self, bytes: usize) -> Self {
+        self.policy.max_result_bytes = Some(bytes);
+        self
+    }
+
+    /// Lease mode: whether to run the handler **without any protection** when the store cannot be
+    /// reached, instead of refusing the call.
+    #[must_use]
+    pub const fn with_run_unprotected_when_store_is_unavailable(mut self, yes: bool) -> Self {
+        self.policy.run_unprotected_when_store_is_unavailable = Some(yes);
+        self
+    }
+
+    /// The rule over the server's policy, checked; `whose` is what an error calls it.
     pub(super) fn compile(
-        self,
+        mut self,
+        whose: &str,
         base: &Policy,
         transaction_limit: Option<Duration>,
     ) -> Result<Compiled<S>, BuildError> {
-        let mut policy = base.clone();
-        policy.key = match (self.key, base.key) {
-            (Some(key), _) => key,
-            (None, KeyRequirement::Required) => KeyRequirement::Required,
-            (None, _) => KeyRequirement::Explicit,
+        self.policy.key.get_or_insert(match base.key {
+            KeyRequirement::Required => KeyRequirement::Required,
+            _ => KeyRequirement::Explicit,
+        });
+        let of = match self.kind {
+            Kind::Untouched => PolicyUse::Server,
+            Kind::Transaction(_) => PolicyUse::Transaction,
+            Kind::Lease => PolicyUse::Lease {
+                can_verify: self.verify.is_some(),
+            },
         };
-        policy.key_argument = self.key_argument.or(policy.key_argument);
-        if !self.ignored.is_empty() {
-            policy.ignored = self.ignored.into();
-        }
-        policy.retention = self.retention.unwrap_or(policy.retention);
-        policy.window = self.window.unwrap_or(policy.window);
-        policy.wait = self.wait.unwrap_or(policy.wait);
-        policy.lease = self.lease.unwrap_or(policy.lease);
-        policy.heartbeat = self.heartbeat.or(policy.heartbeat);
-        policy.on_error = self.on_error.unwrap_or(policy.on_error);
-        policy.on_doubt = self.on_doubt.unwrap_or(policy.on_doubt);
-        policy.in_doubt_retention = self.in_doubt_retention.unwrap_or(policy.in_doubt_retention);
-        if matches!(self.kind, Kind::Transaction(_)) && self.on_doubt.is_some() {
-            return Err(BuildError::new(
-                "a rule in transaction mode says what becomes of a call in doubt; its effect commits with its record, so it never has to run again: leave that out, or use Rule::lease".to_owned(),
-            ));
-        }
-        if matches!(self.kind, Kind::Lease) {
-            builder::check_lease("a rule's", policy.lease, transaction_limit)?;
-        }
-        check_on_error(self.kind, policy.on_error, self.on_error.is_some())?;
-        builder::check(&policy)?;
+        let policy = self
+            .policy
+            .for_tool(base, of, transaction_limit)
+            .map_err(|error| error.of(whose))?;
         let property = policy.key_argument.as_deref().and_then(top_level_name);
         let mut read_only = policy.clone();
         read_only.key = KeyRequirement::Explicit;
@@ -278,22 +287,8 @@ impl<S> fmt::Debug for Rule<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rule")
             .field("mode", &self.kind.name())
-            .field("key", &self.key)
-            .field("on_error", &self.on_error)
+            .field("policy", &self.policy)
             .finish_non_exhaustive()
-    }
-}
-
-fn check_on_error<S>(kind: Kind<S>, on_error: OnError, said: bool) -> Result<(), BuildError> {
-    match (kind, on_error) {
-        (Kind::Lease, OnError::InDoubt | OnError::Release) | (Kind::Untouched, _) => Ok(()),
-        (Kind::Lease, other) => Err(BuildError::new(format!(
-            "a rule in lease mode says OnError::{other:?}; it must be OnError::InDoubt (an error does not prove that nothing happened) or OnError::Release (it does, or a repeat is safe)"
-        ))),
-        (Kind::Transaction(_), OnError::InDoubt) if said => Err(BuildError::new(
-            "a rule in transaction mode says OnError::InDoubt; after an error its transaction is rolled back, so nothing is in doubt: write OnError::Record, Release or Commit, or nothing".to_owned(),
-        )),
-        (Kind::Transaction(_), _) => Ok(()),
     }
 }
 
@@ -327,11 +322,11 @@ impl<S> Compiled<S> {
 }
 
 /// A JSON pointer from a pointer or a top-level name.
-fn pointer(argument: &str) -> Arc<str> {
+fn pointer(argument: &str) -> String {
     if argument.starts_with('/') {
-        return argument.into();
+        return argument.to_owned();
     }
-    format!("/{}", argument.replace('~', "~0").replace('/', "~1")).into()
+    format!("/{}", argument.replace('~', "~0").replace('/', "~1"))
 }
 
 pub(super) fn top_level_name(pointer: &str) -> Option<Box<str>> {

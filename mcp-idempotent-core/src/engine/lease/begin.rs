@@ -19,10 +19,8 @@ use crate::{
         lead::{Led, Rules},
         plan,
     },
-    error::Refusal,
     policy::OnDoubt,
     record::RecordState,
-    refusal,
     store::{Claim, Claimed, Lease, Store, StoreError, StoreErrorKind},
     telemetry::Mode,
 };
@@ -50,7 +48,8 @@ impl<S: Store> Engine<S> {
     ///
     /// Dropping the future leaves nothing behind: a claim that was on its way is released.
     pub async fn begin(&self, request: Request<'_>) -> Begun<S> {
-        if let Err(refusal) = self.inner.can_be_leased(&request) {
+        // A lease must outlive any transaction that keeps it from being renewed.
+        if let Err(refusal) = request.check_policy(self.inner.store.transaction_limit()) {
             let observed = request.observe(&self.inner.application, Mode::Lease);
             observed.refused(&refusal);
             return Begun::Answer(refusal.into());
@@ -117,17 +116,6 @@ struct Claiming {
 }
 
 impl<S: Store> Inner<S> {
-    fn can_be_leased(&self, request: &Request<'_>) -> Result<(), Refusal> {
-        // A lease must outlive any transaction that keeps it from being renewed.
-        if let Some(limit) = self.store.transaction_limit()
-            && request.policy.lease <= limit.saturating_mul(3)
-        {
-            let lease = request.policy.lease;
-            return Err(refusal::lease_too_short(&request.call.tool, lease, limit));
-        }
-        request.policy.check().map_err(refusal::invalid_policy)
-    }
-
     async fn claim_lease(
         &self,
         claim: Claim,

@@ -31,7 +31,10 @@ async fn a_committed_call_its_retry_and_a_bypassed_one_are_counted_as_such() {
 #[tokio::test]
 async fn a_call_that_polls_for_another_process_waits_as_well() {
     record!(seen);
-    let here = Server::new(LONG, |policy| policy.wait = Wait::UpTo(Duration::ZERO)).await;
+    let here = Server::new(LONG, |policy| {
+        policy.wait = Wait::UpTo(Duration::from_millis(1))
+    })
+    .await;
     let there = Engine::new(
         "tests",
         SqliteStore::builder(here.engine.store().pool().clone())

@@ -1,0 +1,203 @@
+//! Whether rules can hold.
+
+use std::{fmt, time::Duration};
+
+use super::{OnDoubt, OnError, OnExpired, Policy, Wait};
+use crate::{
+    canonical::is_json_pointer,
+    error::{Action, CommitOutcome, ErrorKind, Refusal},
+};
+
+/// What a policy is checked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyUse {
+    /// A server whose tools may be in either mode, and may say something else.
+    Server,
+    /// A tool in transaction mode.
+    Transaction,
+    /// A tool in lease mode.
+    Lease {
+        /// Whether the tool has a function that [`OnDoubt::Verify`] can ask.
+        can_verify: bool,
+    },
+}
+
+impl Policy {
+    /// Says what in the rules cannot hold. This is the only such check: servers, layers and
+    /// annotated tools all make it, and make it once. `transaction_limit` is that of the
+    /// [`Store`](crate::Store::transaction_limit).
+    ///
+    /// # Errors
+    ///
+    /// The message names the rule and what it must be. One of these is the case:
+    ///
+    /// - a duration is zero, or longer than [`Policy::LONGEST`];
+    /// - the heartbeat is longer than half the lease, so one lost renewal would end the lease;
+    /// - records in doubt would be removed before completed ones;
+    /// - the key argument, or an ignored argument, is not a JSON pointer to an argument;
+    /// - a lease is not more than three times the store's limit on transactions, during which it
+    ///   cannot be renewed;
+    /// - the rule about errors belongs to the other mode, or lease mode has none;
+    /// - [`OnDoubt::Verify`] has no function to ask.
+    pub fn check(
+        &self,
+        of: PolicyUse,
+        transaction_limit: Option<Duration>,
+    ) -> Result<(), InvalidPolicy> {
+        let limit = match of {
+            PolicyUse::Transaction => None,
+            PolicyUse::Server | PolicyUse::Lease { .. } => transaction_limit,
+        };
+        self.check_times(limit)?;
+        self.check_pointers()?;
+        self.check_errors(of)?;
+        self.check_doubt(of)
+    }
+
+    /// The part of [`Policy::check`] on which stores and heartbeats rely.
+    pub(crate) fn check_times(
+        &self,
+        transaction_limit: Option<Duration>,
+    ) -> Result<(), InvalidPolicy> {
+        let wait = match self.wait {
+            Wait::UpTo(bound) => Some(bound),
+            Wait::Reject => None,
+        };
+        // A tombstone that nobody asked for may be of any length but an endless one.
+        let tombstone = match self.on_expired {
+            OnExpired::New if self.tombstone.is_zero() => None,
+            _ => Some(self.tombstone),
+        };
+        for (name, lasts) in [
+            ("lease", Some(self.lease)),
+            ("retention", Some(self.retention)),
+            ("window", Some(self.window)),
+            ("tombstone", tombstone),
+            ("verify_timeout", Some(self.verify_timeout)),
+            ("in_doubt_retention", Some(self.in_doubt_retention)),
+            ("wait", wait),
+        ] {
+            let Some(lasts) = lasts else { continue };
+            if lasts.is_zero() || lasts > Self::LONGEST {
+                return Err(InvalidPolicy::new(format!(
+                    "the {name} is {lasts:?}; it must be more than zero and at most a hundred years"
+                )));
+            }
+        }
+        let heartbeat = self.heartbeat_period();
+        if heartbeat.is_zero() || heartbeat > self.lease / 2 {
+            return Err(InvalidPolicy::new(format!(
+                "the heartbeat is {heartbeat:?}; it must be more than zero and at most half of the lease, {:?}",
+                self.lease
+            )));
+        }
+        for (name, retention) in [("retention", self.retention), ("window", self.window)] {
+            if self.in_doubt_retention < retention {
+                return Err(InvalidPolicy::new(format!(
+                    "records in doubt are kept for {:?}; that must be at least the {name}, {retention:?}",
+                    self.in_doubt_retention
+                )));
+            }
+        }
+        match transaction_limit {
+            Some(limit) if self.lease <= limit.saturating_mul(3) => Err(InvalidPolicy {
+                message: format!(
+                    "the lease is {:?}; with this store it must be more than three times the limit on transactions, {limit:?}",
+                    self.lease
+                ),
+                lease_is_too_short: true,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_pointers(&self) -> Result<(), InvalidPolicy> {
+        for pointer in self.ignored.iter().chain(&self.key_argument) {
+            if pointer.is_empty() || !is_json_pointer(pointer) {
+                return Err(InvalidPolicy::new(format!(
+                    "{pointer:?} is not a JSON pointer to an argument; write \"/{pointer}\" for the top-level argument of that name"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_errors(&self, of: PolicyUse) -> Result<(), InvalidPolicy> {
+        match (of, self.on_error) {
+            (PolicyUse::Lease { .. }, OnError::InDoubt | OnError::Release)
+            | (PolicyUse::Server, _) => Ok(()),
+            (PolicyUse::Lease { .. }, other) => Err(InvalidPolicy::new(format!(
+                "lease mode with OnError::{other:?}; it must be OnError::InDoubt (an error does not prove that nothing happened) or OnError::Release (it does, or a repeat is safe)"
+            ))),
+            (PolicyUse::Transaction, OnError::InDoubt) => Err(InvalidPolicy::new(
+                "transaction mode with OnError::InDoubt; after an error the transaction is rolled back, so nothing is in doubt: write OnError::Record, Release or Commit, or nothing".to_owned(),
+            )),
+            (PolicyUse::Transaction, _) => Ok(()),
+        }
+    }
+
+    fn check_doubt(&self, of: PolicyUse) -> Result<(), InvalidPolicy> {
+        match (of, self.on_doubt) {
+            (PolicyUse::Server, OnDoubt::Verify) => Err(InvalidPolicy::new(
+                "the policy says OnDoubt::Verify, and a server's policy has no function to ask; say it for each tool: `on_doubt = verify(…)`, or Rule::with_verify".to_owned(),
+            )),
+            (PolicyUse::Lease { can_verify: false }, OnDoubt::Verify) => Err(InvalidPolicy::new(
+                "OnDoubt::Verify without a function to ask; give the tool one: `on_doubt = verify(…)`, or Rule::with_verify".to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Rules that cannot hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidPolicy {
+    message: String,
+    lease_is_too_short: bool,
+}
+
+impl InvalidPolicy {
+    pub(super) const fn new(message: String) -> Self {
+        Self {
+            message,
+            lease_is_too_short: false,
+        }
+    }
+
+    /// Says whose rules they are: `` the tool `pay`: the lease is … ``.
+    #[must_use]
+    pub fn of(mut self, whose: impl fmt::Display) -> Self {
+        self.message = format!("{whose}: {}", self.message);
+        self
+    }
+}
+
+impl fmt::Display for InvalidPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for InvalidPolicy {}
+
+/// What a caller is told whose call cannot run under its tool's rules. The rules themselves are the
+/// server's own business, and stay with the refusal as its source.
+impl From<InvalidPolicy> for Refusal {
+    fn from(error: InvalidPolicy) -> Self {
+        let message = if error.lease_is_too_short {
+            "The server's lease is too short for its store, so the call was not executed. The \
+             server's log names the remedy."
+        } else {
+            "The server's rules for this tool contradict each other, so the call was not executed. \
+             The server's log names the remedy."
+        };
+        Self::new(
+            ErrorKind::Misconfigured,
+            CommitOutcome::NotCommitted,
+            Action::AskOperator,
+            message,
+        )
+        .with_source(error)
+    }
+}
