@@ -3,6 +3,7 @@
 
 use std::{borrow::Cow, fmt, future::Future, marker::PhantomData, pin::Pin, sync::Arc};
 
+use futures_util::FutureExt as _;
 use mcp_idempotent_core::{Store, TransactionStore};
 use rmcp::{
     handler::server::{
@@ -55,18 +56,17 @@ pub fn run_in_transaction<'a, S: TransactionStore, T: Server>(
     idempotency: &'a Idempotency<S>,
     options: &'static ToolOptions,
     server: &'a T,
-    call: Call,
+    mut call: Call,
     handler: for<'c> fn(T, Call, &'c mut S::Connection) -> Running<'c>,
 ) -> Answering<'a> {
-    Box::pin(execute::in_transaction(
-        idempotency,
-        options,
-        call,
-        move || {
+    let seal = call.sealing();
+    Box::pin(
+        execute::in_transaction(idempotency, options, call, move || {
             let server = server.detach();
             move |call: Call, connection: &mut S::Connection| handler(server, call, connection)
-        },
-    ))
+        })
+        .map(seal),
+    )
 }
 
 /// The author's function for calls in doubt.
@@ -85,7 +85,7 @@ pub fn run_under_lease<'a, S: Store, T: Server>(
     idempotency: &'a Idempotency<S>,
     options: &'static ToolOptions,
     server: &'a T,
-    call: Call,
+    mut call: Call,
     verify: Option<VerifyOn<T>>,
     handler: fn(T, Call) -> Running<'static>,
 ) -> Answering<'a> {
@@ -95,16 +95,14 @@ pub fn run_under_lease<'a, S: Store, T: Server>(
             Box::pin(async move { verify(&server, call).await })
         })
     });
-    Box::pin(execute::under_lease(
-        idempotency,
-        options,
-        call,
-        verify,
-        move || {
+    let seal = call.sealing();
+    Box::pin(
+        execute::under_lease(idempotency, options, call, verify, move || {
             let server = server.detach();
             move |call| handler(server, call)
-        },
-    ))
+        })
+        .map(seal),
+    )
 }
 
 /// The author's `Parameters<…>`, in the place where rmcp's macro looks for the input schema. It

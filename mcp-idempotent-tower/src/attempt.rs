@@ -12,7 +12,7 @@ use rmcp::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::wire;
+use crate::{provenance, wire};
 
 tokio::task_local! {
     /// The attempt of the call that this task runs.
@@ -98,7 +98,7 @@ impl Attempt {
                 error = &error as &dyn std::error::Error,
                 "a handler is not sure of its lease"
             );
-            wire::error_data(&match error {
+            refused(&match error {
                 NotCurrent::Fenced => Refusal::new(
                     ErrorKind::OutcomeUnknown,
                     CommitOutcome::Unknown,
@@ -139,7 +139,7 @@ impl Attempt {
                 BeginError::Ended => ErrorKind::OutcomeUnknown,
                 _ => ErrorKind::Misconfigured,
             };
-            wire::error_data(&Refusal::new(
+            refused(&Refusal::new(
                 kind,
                 CommitOutcome::Unknown,
                 Action::RetrySameKey,
@@ -200,10 +200,15 @@ fn none_running() -> ErrorData {
                    author must put `#[idempotent(on_error = …)]` on it, without a `&mut` transaction, \
                    or wrap the server in a layer whose rule for it is `Rule::lease(…)`.";
     tracing::error!(message, "a handler could not have its attempt");
-    wire::error_data(&Refusal::new(
+    refused(&Refusal::new(
         ErrorKind::Misconfigured,
         CommitOutcome::NotCommitted,
         Action::AskOperator,
         message,
     ))
+}
+
+/// A refusal that a handler may pass on as ours.
+fn refused(refusal: &Refusal) -> ErrorData {
+    provenance::sealed(wire::error_data(refusal))
 }

@@ -13,7 +13,7 @@ use rmcp::{
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::wire;
+use crate::{provenance, result::ToolResult, wire};
 
 /// Everything of a call, moved out of rmcp's context and put back before the handler's own
 /// extractors run.
@@ -49,6 +49,16 @@ impl Call {
         params.input_responses = self.input_responses;
         params.request_state = self.request_state;
         Parts(ToolCallContext::new(server, params, self.context))
+    }
+
+    /// What is done to the answer, which is ours: sealed, where the way to the client goes through
+    /// a service of ours. The handler is not to know: what it asks of other servers in this process
+    /// is an upstream's to it.
+    pub(crate) fn sealing(&mut self) -> fn(ToolResult) -> ToolResult {
+        match self.context.extensions.remove::<provenance::Inside>() {
+            Some(provenance::Inside) => provenance::seal,
+            None => |result| result,
+        }
     }
 
     /// The key that the client sent, from the first place that has one.

@@ -36,7 +36,7 @@ impl Outcome {
     ///
     /// None; the type is that of a call whose extractors may fail.
     pub fn returned(result: impl IntoCallToolResult) -> Result<Self, NotCalled> {
-        Ok(Self(Handled::returned(result.into_call_tool_result())))
+        Ok(Self(Handled::by_author(result.into_call_tool_result())))
     }
 }
 

@@ -14,7 +14,7 @@ use rmcp::{
     handler::server::common::{AsRequestContext, FromContextPart},
 };
 
-use crate::{Attempt, NotExecuted, wire};
+use crate::{Attempt, NotExecuted, provenance, wire};
 
 tokio::task_local! {
     /// The slot of the call that this task runs.
@@ -224,7 +224,7 @@ fn refused(message: &str) -> ErrorData {
         Action::AskOperator,
         message,
     );
-    wire::error_data(&refusal)
+    provenance::sealed(wire::error_data(&refusal))
 }
 
 fn none_open() -> ErrorData {

@@ -70,7 +70,7 @@ impl<S: Store> Idempotency<S> {
     ///
     /// It is not a result, but an error or an unfinished answer.
     pub fn committed_with(&self, result: impl IntoCallToolResult) -> Result<Resolution, ErrorData> {
-        let handled = Handled::returned(result.into_call_tool_result());
+        let handled = Handled::by_author(result.into_call_tool_result());
         if !matches!(
             handled.kind(),
             ResultKind::Success | ResultKind::ErrorResult

@@ -11,7 +11,7 @@ use rmcp::{
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{not_executed::NotExecuted, wire};
+use crate::{not_executed::NotExecuted, provenance, wire};
 
 /// What a tool handler returns.
 pub(crate) type ToolResult = Result<CallToolResponse, ErrorData>;
@@ -35,6 +35,13 @@ pub(crate) struct Handled {
 }
 
 impl Handled {
+    /// What code of the author's returned: what it passes on of another server is marked as such.
+    pub(crate) fn by_author(mut result: ToolResult) -> Self {
+        provenance::settle(&mut result);
+        Self::returned(result)
+    }
+
+    /// As [`by_author`](Self::by_author), where a service below has done the rest.
     pub(crate) fn returned(mut result: ToolResult) -> Self {
         let kind = match &mut result {
             Ok(CallToolResponse::Complete(result)) if result.is_error == Some(true) => {
@@ -54,10 +61,11 @@ impl Handled {
         Self { kind, result }
     }
 
-    pub(crate) const fn not_called(error: ErrorData) -> Self {
+    /// An extractor, ours or the author's, refused the call.
+    pub(crate) fn not_called(error: ErrorData) -> Self {
         Self {
             kind: ResultKind::NotCalled,
-            result: Err(error),
+            ..Self::by_author(Err(error))
         }
     }
 

@@ -4,7 +4,7 @@ use std::{
     borrow::Cow,
     collections::HashMap,
     fmt,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock, Weak},
 };
 
 use futures_util::future::BoxFuture;
@@ -14,7 +14,10 @@ use rmcp::{
     service::RequestContext,
 };
 
-use crate::call::Call;
+use crate::{
+    call::Call,
+    observed::{Observation, Observed},
+};
 
 /// One `tools/call`: the request of every service in a stack.
 #[derive(Clone)]
@@ -29,6 +32,7 @@ pub struct ToolCall {
     definitions: Option<Arc<dyn Definitions>>,
     /// A layer above has it in hand.
     is_protected: bool,
+    observed: Option<Observed>,
 }
 
 impl ToolCall {
@@ -40,6 +44,7 @@ impl ToolCall {
             context,
             definitions: None,
             is_protected: false,
+            observed: None,
         }
     }
 
@@ -53,6 +58,7 @@ impl ToolCall {
             context,
             definitions: Some(definitions),
             is_protected: false,
+            observed: Some(Observed::default()),
         }
     }
 
@@ -79,6 +85,20 @@ impl ToolCall {
         self.is_protected
     }
 
+    /// What its handler is seen by.
+    pub(crate) const fn observed(&self) -> Option<&Observed> {
+        self.observed.as_ref()
+    }
+
+    /// What whoever sends it down may conclude from what happened to it.
+    pub(crate) fn observation(&self) -> Observation {
+        let definitions = self.definitions.as_ref();
+        Observation {
+            seen: self.observed.clone(),
+            ends_in_handler: definitions.is_some_and(|of| of.are_of_a_handler_below()),
+        }
+    }
+
     /// Apart, by moving: the layer that does so has the call in hand.
     pub(crate) fn into_call(self) -> (Call, Rest) {
         let CallToolRequestParams {
@@ -96,29 +116,36 @@ impl ToolCall {
             request_state,
             context: self.context,
         };
-        (call, Rest(self.definitions, meta))
+        let rest = Rest {
+            definitions: self.definitions,
+            meta,
+            observed: self.observed,
+        };
+        (call, rest)
     }
 }
 
 /// What a [`Call`] does not hold of a [`ToolCall`].
-pub(crate) struct Rest(
-    Option<Arc<dyn Definitions>>,
-    Option<rmcp::model::RequestMetaObject>,
-);
+pub(crate) struct Rest {
+    definitions: Option<Arc<dyn Definitions>>,
+    meta: Option<rmcp::model::RequestMetaObject>,
+    observed: Option<Observed>,
+}
 
 impl Rest {
-    /// Together again.
+    /// Together again, to be executed.
     pub(crate) fn with(self, call: Call) -> ToolCall {
         let mut params = CallToolRequestParams::new(call.name);
-        params.meta = self.1;
+        params.meta = self.meta;
         params.arguments = call.arguments;
         params.input_responses = call.input_responses;
         params.request_state = call.request_state;
         ToolCall {
             params,
             context: call.context,
-            definitions: self.0,
+            definitions: self.definitions,
             is_protected: true,
+            observed: Some(Observed::execution(self.observed)),
         }
     }
 }
@@ -137,6 +164,10 @@ impl fmt::Debug for ToolCall {
 pub(crate) trait Definitions: Send + Sync {
     /// One that was looked up before.
     fn cached(&self, name: &str) -> Option<Arc<Tool>>;
+
+    /// Whether the services around the handler still have the one that calls it, rather than one
+    /// of somebody else's in its place.
+    fn are_of_a_handler_below(&self) -> bool;
 
     /// Asks the handler.
     fn look_up<'a>(
@@ -169,13 +200,16 @@ const MOST_PAGES: usize = 100;
 pub(crate) struct Shared<H> {
     pub(crate) handler: H,
     tools: RwLock<HashMap<Cow<'static, str>, Arc<Tool>>>,
+    /// Held by the services that call the handler.
+    door: Weak<()>,
 }
 
 impl<H> Shared<H> {
-    pub(crate) fn new(handler: H) -> Self {
+    pub(crate) fn new(handler: H, door: &Arc<()>) -> Self {
         Self {
             handler,
             tools: RwLock::default(),
+            door: Arc::downgrade(door),
         }
     }
 
@@ -211,6 +245,10 @@ impl<H> Shared<H> {
 impl<H: ServerHandler> Definitions for Shared<H> {
     fn cached(&self, name: &str) -> Option<Arc<Tool>> {
         Self::cached(self, name)
+    }
+
+    fn are_of_a_handler_below(&self) -> bool {
+        self.door.strong_count() > 0
     }
 
     fn look_up<'a>(

@@ -90,7 +90,7 @@ impl Verdict {
             Self::NotCommitted => return core::Verdict::NotCommitted,
             Self::Unknown => return core::Verdict::Unknown,
         };
-        let handled = Handled::returned(result);
+        let handled = Handled::by_author(result);
         if !matches!(
             handled.kind(),
             ResultKind::Success | ResultKind::ErrorResult

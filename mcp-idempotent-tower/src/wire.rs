@@ -40,6 +40,16 @@ pub const KEY_MEMBER: &str = "idempotencyKey";
 /// Where SEP-3182 says that a server knows it: `capabilities.tools.idempotency`.
 pub const SEP_CAPABILITY: &str = "idempotency";
 
+/// What another server said in these names, and a handler passed on: in `_meta` of a result. In an
+/// error it is under `upstream` in `data`.
+pub const UPSTREAM: &str = "io.github.mcp-idempotent/upstream";
+
+/// What all names of ours in a `_meta` begin with, but for [`KEY`].
+pub(crate) const PREFIX: &str = "io.github.mcp-idempotent/";
+
+/// Tells, beside a name of ours, that it was put there by this process; removed before it is sent.
+pub(crate) const SEAL: &str = "io.github.mcp-idempotent/made-here";
+
 /// Marks an error in `data` that proves that nothing happened; removed before it is sent.
 pub(crate) const NOT_EXECUTED: &str = "io.github.mcp-idempotent/not-executed";
 
@@ -228,8 +238,16 @@ fn of_a_layer(kind: &str, outcome: CommitOutcome, message: &'static str) -> Erro
 
 const TIMED_OUT: &str = "call_timed_out";
 const FAILED: &str = "call_failed";
+const OVERLOADED: &str = "server_overloaded";
+const NOT_CALLED: &str = "call_not_executed";
 
-/// Whether it is an error of ours that says that the handler may have been cut off.
+/// Whether the `type` of an error's data is one that only we may say.
+pub(crate) fn is_a_type_of_ours(kind: &str) -> bool {
+    kind.starts_with("idempotency_") || [TIMED_OUT, FAILED, OVERLOADED, NOT_CALLED].contains(&kind)
+}
+
+/// Whether it says that the handler may have been cut off. To be asked of errors of ours only, such
+/// as one from a server below that was wrapped by itself.
 pub(crate) fn is_of_unknown_outcome(error: &ErrorData) -> bool {
     let kind = error.data.as_ref().and_then(|data| data.get("type"));
     kind.is_some_and(|kind| kind == TIMED_OUT || kind == FAILED)
@@ -249,7 +267,7 @@ pub(crate) fn timed_out() -> ErrorData {
 /// A load limit refused the call.
 pub(crate) fn overloaded() -> ErrorData {
     of_a_layer(
-        "server_overloaded",
+        OVERLOADED,
         CommitOutcome::NotCommitted,
         "The server is too busy, so the call was not executed. Wait, then send it again with the \
          same key.",
@@ -259,7 +277,7 @@ pub(crate) fn overloaded() -> ErrorData {
 /// A service below the client and above the handler could not take the call.
 pub(crate) fn not_called() -> ErrorData {
     of_a_layer(
-        "call_not_executed",
+        NOT_CALLED,
         CommitOutcome::NotCommitted,
         "The server could not take the call, so it was not executed. Send it again with the same \
          key.",

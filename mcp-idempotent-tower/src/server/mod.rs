@@ -69,9 +69,9 @@ impl<H: ServerHandler> ServerExt for H {
         L: Layer<HandlerService<Self>>,
         L::Service: ToolService,
     {
-        let shared = Arc::new(Shared::new(self));
+        let (service, shared) = HandlerService::around(self);
         LayeredServer {
-            service: layer.layer(HandlerService::new(Arc::clone(&shared))),
+            service: layer.layer(service),
             shared,
             fronts: Vec::new(),
         }

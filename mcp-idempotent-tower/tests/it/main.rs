@@ -5,4 +5,5 @@
 mod attribute;
 mod client;
 mod layer;
+mod upstream;
 mod wire;
