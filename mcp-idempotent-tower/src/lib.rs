@@ -17,31 +17,17 @@
 //! | `client-reqwest` | `client`, which also reads the failures of rmcp's HTTP transport over reqwest |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 
-#[doc(hidden)]
-pub mod __private;
-mod attempt;
-mod builder;
+mod attribute;
 mod call;
 #[cfg(feature = "client")]
 pub mod client;
-mod execute;
-mod executions;
-mod extract;
 pub mod http;
 mod idempotency;
 pub mod layer;
-mod not_executed;
-mod operator;
-mod options;
-mod result;
-pub mod scope;
-mod server;
-mod service;
-mod status;
-mod tool_call;
-mod verify;
 pub mod wire;
 
+#[doc(hidden)]
+pub use crate::attribute::runtime as __private;
 #[cfg(feature = "postgres")]
 pub use mcp_idempotent_core::store::postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
@@ -49,27 +35,29 @@ pub use mcp_idempotent_core::store::sqlite::SqliteStore;
 #[cfg(feature = "testing")]
 pub use mcp_idempotent_core::testing;
 pub use mcp_idempotent_core::{
-    self as core, Application, Audit, DownstreamKey, IdempotencyKey, KeyRequirement,
-    LeaseTransaction, MemoryStore, OnDoubt, OnError, OnExpired, OperatorStore, Policy,
-    PolicyOverride, RecordId, RecordInfo, RecordQuery, RecordStatus, Refusal, Resolution, Resolved,
-    Scope, Secret, Store, SweepSettings, Sweeper, TransactionStore, Wait, store, telemetry,
+    self as core, Application, Audit, DownstreamKey, IdempotencyKey, KeyRequirement, MemoryStore,
+    OnDoubt, OnError, OnExpired, OperatorStore, Policy, PolicyOverride, RecordId, RecordInfo,
+    RecordQuery, RecordStatus, Refusal, Resolution, Resolved, Scope, Secret, Store, SweepSettings,
+    Sweeper, TransactionStore, Wait, store, telemetry,
 };
-#[doc = include_str!("attribute.md")]
+#[doc = include_str!("attribute/page.md")]
 pub use mcp_idempotent_macros::idempotent;
 
 pub use crate::{
-    attempt::Attempt,
-    builder::{BuildError, IdempotencyBuilder},
-    executions::StillRunning,
-    extract::Tx,
-    idempotency::Idempotency,
-    layer::{IdempotencyLayer, IdempotencyService},
-    not_executed::NotExecuted,
-    scope::Denied,
-    server::{LayeredServer, ServerExt},
-    service::{ErrorOrigin, HandlerService, IntoErrorData, ToolService},
-    tool_call::ToolCall,
-    verify::{InDoubt, IntoVerdict, Verdict, Verifying},
+    call::{
+        ToolCall,
+        attempt::Attempt,
+        doubt::{InDoubt, IntoVerdict, Verdict, Verifying},
+        not_executed::NotExecuted,
+        refusal,
+        scope::{self, Denied},
+        tx::Tx,
+    },
+    idempotency::{BuildError, Idempotency, IdempotencyBuilder, StillRunning},
+    layer::{
+        ErrorOrigin, HandlerService, IdempotencyLayer, IdempotencyService, IntoErrorData,
+        LayeredServer, ServerExt, ToolService,
+    },
 };
 
 /// The README's code, compiled.

@@ -6,7 +6,7 @@ use mcp_idempotent_core::{PolicyOverride, PolicyUse};
 use rmcp::model::JsonObject;
 use serde_json::Value;
 
-use crate::wire;
+use crate::call::contract;
 
 /// How a tool's effect and its record go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub(crate) fn with_key_property(
         .entry("properties")
         .or_insert_with(|| Value::Object(JsonObject::new()));
     if let Value::Object(properties) = properties {
-        properties.insert(name.to_owned(), wire::key_property());
+        properties.insert(name.to_owned(), contract::key_property());
     }
     if required {
         require_key_property(&mut schema, name);
@@ -98,7 +98,7 @@ pub(crate) fn with_key_property(
 /// Makes the property that [`with_key_property`] added a required one; none of the author's.
 pub(crate) fn require_key_property(schema: &mut Arc<JsonObject>, name: &str) {
     let property = schema.get("properties").and_then(|all| all.get(name));
-    if property != Some(&wire::key_property()) {
+    if property != Some(&contract::key_property()) {
         return;
     }
     let names = Arc::make_mut(schema)

@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, fmt, future::Future, marker::PhantomData, pin::Pin, sync::Arc};
 
-use mcp_idempotent_core::{Store, TransactionStore};
+use mcp_idempotent_core::{Refusal, Store, TransactionStore};
 use rmcp::{
     handler::server::{
         common::{FromContextPart, schema_for_empty_input, schema_for_input},
@@ -13,17 +13,28 @@ use rmcp::{
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use crate::{Idempotency, execute, options, wire};
+use super::{options, parts::handled};
+use crate::{
+    Idempotency,
+    call::{
+        ToolCall,
+        doubt::VerifyFn,
+        provenance::{self, Inside},
+        result::{self, Handled},
+        run::{self, Reply, Rules},
+    },
+    wire,
+};
 
 pub use mcp_idempotent_core::{KeyRequirement, OnDoubt, OnError, OnExpired, PolicyOverride, Wait};
 pub use rmcp::{ErrorData, model::CallToolResponse};
 
-pub use crate::{
-    call::{Call, NotCalled, Parts},
-    execute::Outcome,
+pub use super::{
     options::{Mode, ToolOptions},
-    verify::{InDoubt, IntoVerdict, Verifying},
+    parts::{Call, NotCalled, Outcome, Parts},
 };
+use crate::call::contract;
+pub use crate::call::doubt::{InDoubt, IntoVerdict, Verifying};
 
 /// A server that an execution can take along when its caller goes away.
 #[diagnostic::on_unimplemented(
@@ -58,27 +69,22 @@ pub fn run_in_transaction<'a, S: TransactionStore, T: Server>(
     call: Call,
     handler: for<'c> fn(T, Call, &'c mut S::Connection) -> Running<'c>,
 ) -> Answering<'a> {
-    Box::pin(execute::in_transaction(
-        idempotency,
-        options,
-        call,
-        move || {
+    answer(idempotency, options, None, call, move |rules, call| {
+        run::in_transaction(rules, call, move |call, lent| {
             let server = server.detach();
-            move |call: Call, connection: &mut S::Connection| handler(server, call, connection)
-        },
-    ))
+            Box::pin(async move {
+                // Nobody else has the cell, so that the transaction is there.
+                let Ok(mut transaction) = lent.borrow() else {
+                    unreachable!("the transaction of a call that has just begun is there")
+                };
+                handled(handler(server, Call(call), &mut transaction).await)
+            })
+        })
+    })
 }
 
 /// The author's function for calls in doubt.
 pub type VerifyOn<T> = for<'v> fn(&'v T, InDoubt<'v>) -> Verifying<'v>;
-
-/// Gives a closure the lifetimes of a function that verifies.
-const fn asking<F>(verify: F) -> F
-where
-    F: for<'v> Fn(InDoubt<'v>) -> Verifying<'v>,
-{
-    verify
-}
 
 /// Runs a tool whose effect is outside the store.
 pub fn run_under_lease<'a, S: Store, T: Server>(
@@ -90,21 +96,69 @@ pub fn run_under_lease<'a, S: Store, T: Server>(
     handler: fn(T, Call) -> Running<'static>,
 ) -> Answering<'a> {
     let verify = verify.map(|verify| {
+        let server = Arc::new(server.detach());
         asking(move |call| {
-            let server = server.detach();
+            let server = Arc::clone(&server);
             Box::pin(async move { verify(&server, call).await })
         })
     });
-    Box::pin(execute::under_lease(
-        idempotency,
-        options,
-        call,
-        verify,
-        move || {
+    answer(idempotency, options, verify, call, move |rules, call| {
+        run::under_lease(rules, call, move |call, attempt| {
             let server = server.detach();
-            move |call| handler(server, call)
-        },
-    ))
+            call.attended(attempt, move |call| async move {
+                handled(handler(server, Call(call)).await)
+            })
+        })
+    })
+}
+
+/// Gives a closure the lifetimes of a function that verifies.
+fn asking(
+    verify: impl for<'v> Fn(InDoubt<'v>) -> Verifying<'v> + Send + Sync + 'static,
+) -> VerifyFn {
+    Arc::new(verify)
+}
+
+/// Runs a call under the rules of its tool, and puts the answer into the client's form.
+fn answer<'a, S: Store, F>(
+    idempotency: &'a Idempotency<S>,
+    options: &'static ToolOptions,
+    verify: Option<VerifyFn>,
+    Call(mut call): Call,
+    run: impl FnOnce(Rules<S>, ToolCall) -> F + Send + 'a,
+) -> Answering<'a>
+where
+    F: Future<Output = Reply<Handled>> + Send,
+{
+    Box::pin(async move {
+        // What a handler asks of other servers in this process is an upstream's to it, so it is not
+        // to see that a service of ours takes its answer.
+        let inside = call.context.extensions.remove::<Inside>();
+        let tool = idempotency.annotated(options, call.name());
+        let reply = match tool.policy {
+            Ok(policy) => {
+                let rules = Rules {
+                    idempotency: idempotency.clone(),
+                    policy,
+                    verify,
+                    added_argument: tool.added_argument,
+                    must_write: false,
+                    is_listed: true,
+                };
+                run(rules, call).await
+            }
+            Err(error) => {
+                let refusal = Refusal::from(error);
+                run::refused(idempotency, call.name(), &refusal);
+                refusal.into()
+            }
+        };
+        let answer = result::answer(idempotency, reply);
+        match inside {
+            Some(Inside) => provenance::seal(answer),
+            None => answer,
+        }
+    })
 }
 
 /// The author's `Parameters<…>`, in the place where rmcp's macro looks for the input schema. It
@@ -204,6 +258,6 @@ pub fn with_key_argument(options: &ToolOptions) -> Arc<JsonObject> {
 /// The tool's `_meta`: the author's own, and the contract.
 pub fn meta(options: &ToolOptions, author: Option<MetaObject>) -> MetaObject {
     let mut meta = author.unwrap_or_default();
-    meta.insert(wire::CONTRACT.into(), wire::contract(options));
+    meta.insert(wire::CONTRACT.into(), contract::contract(options));
     meta
 }

@@ -1,10 +1,10 @@
 //! What a handler in lease mode is given of its attempt.
 
-use std::future::Future;
+use std::{fmt, future::Future, sync::Arc};
 
 use mcp_idempotent_core::{
-    Action, BeginError, CommitOutcome, DownstreamKey, ErrorKind, LeaseHandle, LeaseTransaction,
-    NotCurrent, Refusal, TransactionStore,
+    Action, BeginError, CommitOutcome, DownstreamKey, ErrorKind, LeaseHandle, NotCurrent, Refusal,
+    TransactionStore,
 };
 use rmcp::{
     ErrorData,
@@ -12,7 +12,8 @@ use rmcp::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::wire;
+use super::{provenance, tx::Tx, unprotected::Free};
+use crate::call::refusal;
 
 tokio::task_local! {
     /// The attempt of the call that this task runs.
@@ -52,14 +53,23 @@ tokio::task_local! {
 /// }
 /// # async fn post_refund(charge: &str, key: &str) -> Result<String, ErrorData> { Ok(format!("{charge} {key}")) }
 /// ```
-#[derive(Debug, Clone)]
-pub struct Attempt {
-    handle: LeaseHandle,
+#[derive(Clone)]
+pub struct Attempt(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Leased(LeaseHandle),
+    /// In a call that nothing protects.
+    Free(Arc<Free>),
 }
 
 impl Attempt {
-    pub(crate) const fn new(handle: LeaseHandle) -> Self {
-        Self { handle }
+    pub(super) const fn leased(handle: LeaseHandle) -> Self {
+        Self(Kind::Leased(handle))
+    }
+
+    pub(super) const fn free(free: Arc<Free>) -> Self {
+        Self(Kind::Free(free))
     }
 
     /// The attempt of the call that this task runs, for tools that are given no context.
@@ -77,7 +87,10 @@ impl Attempt {
     /// way.
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> DownstreamKey {
-        self.handle.downstream_key(step)
+        match &self.0 {
+            Kind::Leased(handle) => handle.downstream_key(step),
+            Kind::Free(free) => free.downstream_key(step),
+        }
     }
 
     /// Asks the store, now, whether this attempt still has its lease, and renews it. To be called
@@ -93,12 +106,15 @@ impl Attempt {
     /// The lease is lost, or the store could not say. Do not make the outside call. Where it is the
     /// only one and was not made, mark the error with [`NotExecuted`](crate::NotExecuted).
     pub async fn ensure_current(&self) -> Result<(), ErrorData> {
-        self.handle.ensure_current().await.map_err(|error| {
+        let Kind::Leased(handle) = &self.0 else {
+            return Ok(());
+        };
+        handle.ensure_current().await.map_err(|error| {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "a handler is not sure of its lease"
             );
-            wire::error_data(&match error {
+            refused(&match error {
                 NotCurrent::Fenced => Refusal::new(
                     ErrorKind::OutcomeUnknown,
                     CommitOutcome::Unknown,
@@ -128,8 +144,12 @@ impl Attempt {
     ///
     /// The lease is lost or of another store, the transaction was begun before, or the store failed.
     /// Nothing was written; the outside call may have been made.
-    pub async fn begin<S: TransactionStore>(&self) -> Result<LeaseTransaction<S>, ErrorData> {
-        self.handle.begin().await.map_err(|error| {
+    pub async fn begin<S: TransactionStore>(&self) -> Result<Tx<S>, ErrorData> {
+        let begun = match &self.0 {
+            Kind::Leased(handle) => handle.begin().await,
+            Kind::Free(free) => free.begin().await,
+        };
+        begun.map(Tx::of).map_err(|error| {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
                 "a handler could not have a transaction under its lease"
@@ -139,7 +159,7 @@ impl Attempt {
                 BeginError::Ended => ErrorKind::OutcomeUnknown,
                 _ => ErrorKind::Misconfigured,
             };
-            wire::error_data(&Refusal::new(
+            refused(&Refusal::new(
                 kind,
                 CommitOutcome::Unknown,
                 Action::RetrySameKey,
@@ -150,34 +170,43 @@ impl Attempt {
 
     /// Ends when the lease is lost while the attempt runs, and never otherwise.
     pub async fn lost(&self) {
-        self.handle.lost().await;
+        match &self.0 {
+            Kind::Leased(handle) => handle.lost().await,
+            Kind::Free(_) => std::future::pending().await,
+        }
     }
 
     /// Whether the lease is known to be lost. The store may know better:
     /// [`ensure_current`](Self::ensure_current).
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.handle.is_lost()
+        matches!(&self.0, Kind::Leased(handle) if handle.is_lost())
     }
 
-    /// The how manieth attempt at this call it is; the first is 1.
+    /// Which attempt at this call it is; the first is 1.
     #[must_use]
     pub fn attempts(&self) -> u32 {
-        self.handle.attempts()
+        match &self.0 {
+            Kind::Leased(handle) => handle.attempts(),
+            Kind::Free(_) => 1,
+        }
     }
 
     /// The fencing token: it grows with each attempt, and is never used twice in a store. A system
     /// that can compare it can refuse a late attempt. `None` in a call that nothing protects.
     #[must_use]
     pub fn token(&self) -> Option<i64> {
-        self.handle.token()
+        match &self.0 {
+            Kind::Leased(handle) => Some(handle.token()),
+            Kind::Free(_) => None,
+        }
     }
 
     /// Runs the handler as this attempt, and fires its token when the lease is lost.
     pub(crate) async fn during<F: Future>(self, ct: CancellationToken, handler: F) -> F::Output {
-        let handle = self.handle.clone();
+        let attempt = self.clone();
         let handler = CURRENT.scope(self, handler);
-        let lost = handle.lost();
+        let lost = attempt.lost();
         tokio::pin!(handler, lost);
         tokio::select! {
             biased;
@@ -185,6 +214,16 @@ impl Attempt {
             () = lost => ct.cancel(),
         }
         handler.await
+    }
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt")
+            .field("token", &self.token())
+            .field("attempts", &self.attempts())
+            .field("lost", &self.is_lost())
+            .finish()
     }
 }
 
@@ -200,10 +239,15 @@ fn none_running() -> ErrorData {
                    author must put `#[idempotent(on_error = …)]` on it, without a `&mut` transaction, \
                    or wrap the server in a layer whose rule for it is `Rule::lease(…)`.";
     tracing::error!(message, "a handler could not have its attempt");
-    wire::error_data(&Refusal::new(
+    refused(&Refusal::new(
         ErrorKind::Misconfigured,
         CommitOutcome::NotCommitted,
         Action::AskOperator,
         message,
     ))
+}
+
+/// A refusal that a handler may pass on as ours.
+fn refused(refusal: &Refusal) -> ErrorData {
+    provenance::sealed(refusal::error_data(refusal))
 }

@@ -1,142 +1,27 @@
-//! A tool call as a tower request.
+//! Tools' definitions, asked for once.
 
 use std::{
     borrow::Cow,
     collections::HashMap,
     fmt,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock, Weak},
 };
 
 use futures_util::future::BoxFuture;
 use rmcp::{
     RoleServer, ServerHandler,
-    model::{CallToolRequestParams, PaginatedRequestParams, Tool},
+    model::{PaginatedRequestParams, Tool},
     service::RequestContext,
 };
-
-use crate::call::Call;
-
-/// One `tools/call`: the request of every service in a stack.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct ToolCall {
-    /// Name, arguments, and what a further round carries. `meta` is empty: rmcp has moved it to
-    /// [`RequestContext::meta`].
-    pub params: CallToolRequestParams,
-    /// The request: `_meta`, extensions (over HTTP the [`http::request::Parts`]), cancellation,
-    /// and the peer.
-    pub context: RequestContext<RoleServer>,
-    definitions: Option<Arc<dyn Definitions>>,
-    /// A layer above has it in hand.
-    is_protected: bool,
-}
-
-impl ToolCall {
-    /// A call that knows no tool definitions, for tests of a service.
-    #[must_use]
-    pub const fn new(params: CallToolRequestParams, context: RequestContext<RoleServer>) -> Self {
-        Self {
-            params,
-            context,
-            definitions: None,
-            is_protected: false,
-        }
-    }
-
-    pub(crate) fn of(
-        definitions: Arc<dyn Definitions>,
-        params: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Self {
-        Self {
-            params,
-            context,
-            definitions: Some(definitions),
-            is_protected: false,
-        }
-    }
-
-    /// The tool's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.params.name
-    }
-
-    /// The tool's definition. The handler is asked once for each name: by `get_tool`, and where it
-    /// does not implement that, by `tools/list`. `None` where neither has the name.
-    pub async fn tool(&self) -> Option<Arc<Tool>> {
-        let definitions = self.definitions.as_ref()?;
-        definition(&**definitions, &self.params.name, &self.context).await
-    }
-
-    /// The tool's definition where it was looked up before.
-    pub(crate) fn known_tool(&self) -> Option<Arc<Tool>> {
-        self.definitions.as_ref()?.cached(&self.params.name)
-    }
-
-    /// Whether a layer above deduplicates it.
-    pub(crate) const fn is_protected(&self) -> bool {
-        self.is_protected
-    }
-
-    /// Apart, by moving: the layer that does so has the call in hand.
-    pub(crate) fn into_call(self) -> (Call, Rest) {
-        let CallToolRequestParams {
-            meta,
-            name,
-            arguments,
-            input_responses,
-            request_state,
-            ..
-        } = self.params;
-        let call = Call {
-            name,
-            arguments,
-            input_responses,
-            request_state,
-            context: self.context,
-        };
-        (call, Rest(self.definitions, meta))
-    }
-}
-
-/// What a [`Call`] does not hold of a [`ToolCall`].
-pub(crate) struct Rest(
-    Option<Arc<dyn Definitions>>,
-    Option<rmcp::model::RequestMetaObject>,
-);
-
-impl Rest {
-    /// Together again.
-    pub(crate) fn with(self, call: Call) -> ToolCall {
-        let mut params = CallToolRequestParams::new(call.name);
-        params.meta = self.1;
-        params.arguments = call.arguments;
-        params.input_responses = call.input_responses;
-        params.request_state = call.request_state;
-        ToolCall {
-            params,
-            context: call.context,
-            definitions: self.0,
-            is_protected: true,
-        }
-    }
-}
-
-impl fmt::Debug for ToolCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Arguments may hold secrets.
-        f.debug_struct("ToolCall")
-            .field("tool", &self.params.name)
-            .field("id", &self.context.id)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Where tool definitions come from.
 pub(crate) trait Definitions: Send + Sync {
     /// One that was looked up before.
     fn cached(&self, name: &str) -> Option<Arc<Tool>>;
+
+    /// Whether the services around the handler still have the one that calls it, rather than one
+    /// of somebody else's in its place.
+    fn are_of_a_handler_below(&self) -> bool;
 
     /// Asks the handler.
     fn look_up<'a>(
@@ -166,16 +51,19 @@ const MOST_PAGES: usize = 100;
 
 /// A handler, shared by the service that calls it and the server that delegates to it, with its
 /// tools' definitions.
-pub(crate) struct Shared<H> {
+pub(crate) struct SharedHandler<H> {
     pub(crate) handler: H,
     tools: RwLock<HashMap<Cow<'static, str>, Arc<Tool>>>,
+    /// Held by the services that call the handler.
+    door: Weak<()>,
 }
 
-impl<H> Shared<H> {
-    pub(crate) fn new(handler: H) -> Self {
+impl<H> SharedHandler<H> {
+    pub(crate) fn new(handler: H, door: &Arc<()>) -> Self {
         Self {
             handler,
             tools: RwLock::default(),
+            door: Arc::downgrade(door),
         }
     }
 
@@ -208,9 +96,13 @@ impl<H> Shared<H> {
     }
 }
 
-impl<H: ServerHandler> Definitions for Shared<H> {
+impl<H: ServerHandler> Definitions for SharedHandler<H> {
     fn cached(&self, name: &str) -> Option<Arc<Tool>> {
         Self::cached(self, name)
+    }
+
+    fn are_of_a_handler_below(&self) -> bool {
+        self.door.strong_count() > 0
     }
 
     fn look_up<'a>(
@@ -240,8 +132,8 @@ impl<H: ServerHandler> Definitions for Shared<H> {
     }
 }
 
-impl<H> fmt::Debug for Shared<H> {
+impl<H> fmt::Debug for SharedHandler<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
+        f.debug_struct("SharedHandler").finish_non_exhaustive()
     }
 }

@@ -1,15 +1,16 @@
 //! Calls in doubt, and the author's function that finds out about them.
 
-use std::{fmt, future::Future, pin::Pin};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use mcp_idempotent_core::{self as core, DownstreamKey, HandlerResult as _, ResultKind};
 use rmcp::{handler::server::tool::IntoCallToolResult, model::JsonObject};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{
-    call::Call,
+use super::{
+    Incoming,
     result::{Handled, ToolResult},
+    run::Rules,
 };
 
 /// A call in doubt: an attempt at it ended without telling whether it acted. What it asked is what
@@ -90,7 +91,7 @@ impl Verdict {
             Self::NotCommitted => return core::Verdict::NotCommitted,
             Self::Unknown => return core::Verdict::Unknown,
         };
-        let handled = Handled::returned(result);
+        let handled = Handled::by_author(result);
         if !matches!(
             handled.kind(),
             ResultKind::Success | ResultKind::ErrorResult
@@ -140,25 +141,37 @@ impl<E: fmt::Display> IntoVerdict for Result<Verdict, E> {
 /// A verdict on its way.
 pub type Verifying<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
 
+/// The author's function for calls in doubt.
+pub(crate) type VerifyFn = Arc<dyn for<'a> Fn(InDoubt<'a>) -> Verifying<'a> + Send + Sync>;
+
 /// The author's function, at hand for one call.
-pub(crate) struct VerifyCall<'a, F> {
-    pub(crate) verify: F,
-    pub(crate) call: &'a Call,
-    pub(crate) added_argument: Option<&'a str>,
+pub(crate) struct VerifyCall<'a> {
+    verify: &'a VerifyFn,
+    tool: &'a str,
+    arguments: Option<&'a JsonObject>,
+    added_argument: Option<&'a str>,
 }
 
-impl<F> core::Verify for VerifyCall<'_, F>
-where
-    F: for<'a> Fn(InDoubt<'a>) -> Verifying<'a> + Send + Sync,
-{
+impl<'a> VerifyCall<'a> {
+    pub(crate) fn of<S>(rules: &'a Rules<S>, call: &'a impl Incoming) -> Option<Self> {
+        Some(Self {
+            verify: rules.verify.as_ref()?,
+            tool: call.tool(),
+            arguments: call.arguments(),
+            added_argument: rules.added_argument.as_deref(),
+        })
+    }
+}
+
+impl core::Verify for VerifyCall<'_> {
     fn verify<'a>(
         &'a self,
         doubt: &'a core::InDoubtCall,
     ) -> Pin<Box<dyn Future<Output = core::Verdict> + Send + 'a>> {
         let call = InDoubt {
             doubt,
-            tool: &self.call.name,
-            arguments: self.call.arguments.as_ref(),
+            tool: self.tool,
+            arguments: self.arguments,
             added_argument: self.added_argument,
         };
         Box::pin(async move { (self.verify)(call).await.into_core() })

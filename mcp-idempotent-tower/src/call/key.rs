@@ -10,9 +10,7 @@
 //!
 //! (`params.idempotencyKey` is moved to the first by [`http`](crate::http).)
 
-use mcp_idempotent_core::{
-    Action, CommitOutcome, ErrorKind, IdempotencyKey, InvalidKey, Refusal,
-};
+use mcp_idempotent_core::{Action, CommitOutcome, ErrorKind, IdempotencyKey, InvalidKey, Refusal};
 use rmcp::model::JsonObject;
 use serde_json::Value;
 
@@ -20,11 +18,11 @@ use crate::wire;
 
 /// Where a call may carry its key.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Places<'a> {
+pub(crate) struct Places<'a, 'p> {
     pub(crate) meta: Option<&'a JsonObject>,
     pub(crate) arguments: Option<&'a JsonObject>,
     /// A JSON pointer to the argument that may carry the key.
-    pub(crate) argument: Option<&'a str>,
+    pub(crate) argument: Option<&'p str>,
 }
 
 /// Why there is no telling which key a call carries.
@@ -35,9 +33,9 @@ pub(crate) enum Unreadable {
     Contradiction,
 }
 
-impl<'a> Places<'a> {
+impl<'a> Places<'a, '_> {
     /// What stands where a key belongs, of whatever form.
-    pub(crate) fn values(self) -> impl Iterator<Item = &'a Value> {
+    pub(crate) fn values(self) -> impl Iterator<Item = &'a Value> + use<'a> {
         let meta = |name| self.meta.and_then(|meta| meta.get(name));
         let argument = self
             .arguments

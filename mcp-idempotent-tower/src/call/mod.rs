@@ -2,10 +2,14 @@
 //! [`result`] answers it.
 
 pub(crate) mod attempt;
+pub(crate) mod contract;
 pub(crate) mod definition;
 pub(crate) mod doubt;
 pub(crate) mod key;
 pub(crate) mod not_executed;
+pub(crate) mod observed;
+pub(crate) mod provenance;
+pub mod refusal;
 pub(crate) mod result;
 pub(crate) mod run;
 pub mod scope;
@@ -27,6 +31,7 @@ use sha2::{Digest as _, Sha256};
 use self::{
     attempt::Attempt,
     definition::Definitions,
+    observed::{Observation, Observed},
     scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
 };
 
@@ -68,6 +73,7 @@ pub struct ToolCall {
     definitions: Option<Arc<dyn Definitions>>,
     /// A layer above has it in hand.
     is_protected: bool,
+    observed: Option<Observed>,
 }
 
 impl ToolCall {
@@ -79,6 +85,7 @@ impl ToolCall {
             context,
             definitions: None,
             is_protected: false,
+            observed: None,
         }
     }
 
@@ -89,6 +96,7 @@ impl ToolCall {
     ) -> Self {
         Self {
             definitions: Some(definitions),
+            observed: Some(Observed::default()),
             ..Self::new(params, context)
         }
     }
@@ -127,10 +135,25 @@ impl ToolCall {
         self.is_protected
     }
 
-    /// Says that it is deduplicated from here on.
-    pub(crate) const fn protected(mut self) -> Self {
+    /// The call as a layer executes it.
+    pub(crate) fn executed(mut self) -> Self {
         self.is_protected = true;
+        self.observed = Some(Observed::execution(self.observed));
         self
+    }
+
+    /// What its handler is seen by.
+    pub(crate) const fn observed(&self) -> Option<&Observed> {
+        self.observed.as_ref()
+    }
+
+    /// What a service that sends it down may conclude from what happened to it.
+    pub(crate) fn observation(&self) -> Observation {
+        let definitions = self.definitions.as_ref();
+        Observation {
+            seen: self.observed.clone(),
+            ends_in_handler: definitions.is_some_and(|of| of.are_of_a_handler_below()),
+        }
     }
 
     /// Runs its handler as this attempt: the handler can ask for it, and its token fires when the

@@ -1,8 +1,9 @@
 //! An error that proves that nothing happened.
 
 use rmcp::ErrorData;
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 
+use super::provenance::seal_of;
 use crate::wire;
 
 /// Marks an error that proves that the handler did nothing: the outside call was never sent, or
@@ -24,17 +25,19 @@ use crate::wire;
 pub struct NotExecuted;
 
 impl NotExecuted {
-    /// Marks `error`. The mark is removed before the error is sent. It is kept in `data`; a
-    /// `data` that is no JSON object is put under `data` of one.
+    /// Marks `error`, as the last thing that is done to it: a mark is good for the `data` that it
+    /// was made on, and in this process. So an error of another server frees nothing, whatever it
+    /// carries. The mark is kept in `data`, and removed before the error is sent.
     #[must_use]
     pub fn mark(mut error: ErrorData) -> ErrorData {
-        let mut data = Map::new();
-        data.insert(
-            wire::NOT_EXECUTED.into(),
-            error.data.take().unwrap_or(Value::Null),
-        );
-        error.data = Some(Value::Object(data));
+        Self::mark_in_place(&mut error);
         error
+    }
+
+    pub(crate) fn mark_in_place(error: &mut ErrorData) {
+        let data = error.data.take().unwrap_or(Value::Null);
+        let seal = seal_of(wire::NOT_EXECUTED, &data);
+        error.data = Some(json!({ wire::NOT_EXECUTED: { "seal": seal, "data": data } }));
     }
 
     /// Removes the mark, and answers whether there was one.
@@ -42,9 +45,16 @@ impl NotExecuted {
         let Some(Value::Object(data)) = &mut error.data else {
             return false;
         };
-        let Some(original) = data.remove(wire::NOT_EXECUTED) else {
+        let Some(Value::Object(mark)) = data.get_mut(wire::NOT_EXECUTED) else {
             return false;
         };
+        let (Some(seal), Some(original)) = (mark.get("seal"), mark.get("data")) else {
+            return false;
+        };
+        if *seal != seal_of(wire::NOT_EXECUTED, original) {
+            return false;
+        }
+        let original = mark.remove("data").unwrap_or_default();
         error.data = (!original.is_null()).then_some(original);
         true
     }

@@ -1,9 +1,6 @@
 //! A tool's result as bytes, and back.
 
-use mcp_idempotent_core::{
-    Action, Bytes, CommitOutcome, ErrorKind, HandlerResult, Interrupted, Refusal, ResultKind,
-    engine::Replay,
-};
+use mcp_idempotent_core::{Bytes, HandlerResult, Refusal, Replay, ResultKind};
 use rmcp::{
     ErrorData,
     model::{CallToolResponse, CallToolResult, CreateTaskResult, ErrorCode, InputRequiredResult},
@@ -11,7 +8,13 @@ use rmcp::{
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{not_executed::NotExecuted, wire};
+use super::{
+    not_executed::NotExecuted,
+    provenance,
+    run::{Reply, unreadable},
+};
+use crate::Idempotency;
+use crate::call::refusal;
 
 /// What a tool handler returns.
 pub(crate) type ToolResult = Result<CallToolResponse, ErrorData>;
@@ -35,6 +38,13 @@ pub(crate) struct Handled {
 }
 
 impl Handled {
+    /// What code of the author's returned: what it passes on of another server is marked as such.
+    pub(crate) fn by_author(mut result: ToolResult) -> Self {
+        provenance::settle(&mut result);
+        Self::returned(result)
+    }
+
+    /// As [`by_author`](Self::by_author), where a service below has done the rest.
     pub(crate) fn returned(mut result: ToolResult) -> Self {
         let kind = match &mut result {
             Ok(CallToolResponse::Complete(result)) if result.is_error == Some(true) => {
@@ -54,48 +64,11 @@ impl Handled {
         Self { kind, result }
     }
 
-    pub(crate) const fn not_called(error: ErrorData) -> Self {
+    /// An extractor, ours or the author's, refused the call.
+    pub(crate) fn not_called(error: ErrorData) -> Self {
         Self {
             kind: ResultKind::NotCalled,
-            result: Err(error),
-        }
-    }
-
-    /// The handler has no result: without us the client would wait for an answer that never
-    /// comes.
-    pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Self {
-        let (kind, action, message) = match (why, outcome) {
-            (Interrupted::OverTime, CommitOutcome::Unknown) => (
-                ErrorKind::TransactionTooLong,
-                Action::AskOperator,
-                "The tool held its database transaction for longer than the server allows and was \
-                 stopped. What it wrote is rolled back; what it did elsewhere may have taken \
-                 effect. Ask the operator to look before repeating it.",
-            ),
-            (Interrupted::OverTime, _) => (
-                ErrorKind::TransactionTooLong,
-                Action::AskOperator,
-                "The tool held its database transaction for longer than the server allows and was \
-                 stopped; nothing was committed.",
-            ),
-            (_, CommitOutcome::NotCommitted) => (
-                ErrorKind::HandlerPanicked,
-                Action::RetrySameKey,
-                "The tool failed unexpectedly; nothing was committed. It may be sent again with \
-                 the same key.",
-            ),
-            (_, CommitOutcome::Committed | CommitOutcome::Unknown) => (
-                ErrorKind::HandlerPanicked,
-                Action::AskOperator,
-                "The tool failed unexpectedly, so it is not known whether it took effect. Ask the \
-                 operator to look before repeating it.",
-            ),
-        };
-        Self {
-            kind: ResultKind::Interrupted,
-            result: Err(wire::error_data(&Refusal::new(
-                kind, outcome, action, message,
-            ))),
+            ..Self::by_author(Err(error))
         }
     }
 }
@@ -123,6 +96,28 @@ fn bytes(tag: u8, value: &impl Serialize) -> Result<Bytes, serde_json::Error> {
     Ok(bytes.into())
 }
 
+/// What the client gets.
+pub(crate) fn answer<S>(idempotency: &Idempotency<S>, reply: Reply<Handled>) -> ToolResult {
+    match reply {
+        Reply::Ran(handled) => handled.result,
+        Reply::Refused(refusal) => refuse(idempotency, &refusal),
+        Reply::Replayed(recorded) => replay(&recorded, idempotency.settings().announce_replays)
+            .unwrap_or_else(|error| {
+                tracing::error!(%error, "a stored result could not be read");
+                refuse(idempotency, &unreadable())
+            }),
+    }
+}
+
+/// A refusal, in the form that this server gives them.
+pub(crate) fn refuse<S>(idempotency: &Idempotency<S>, refusal: &Refusal) -> ToolResult {
+    if idempotency.settings().refusals_as_results {
+        Ok(refusal::error_result(refusal).into())
+    } else {
+        Err(refusal::error_data(refusal))
+    }
+}
+
 /// The recorded result, marked as a replay.
 ///
 /// # Errors
@@ -135,12 +130,12 @@ pub(crate) fn replay(replay: &Replay, announce: bool) -> Result<ToolResult, serd
     };
     match &mut result {
         Ok(CallToolResponse::Complete(result)) => {
-            wire::mark_replayed(&mut result.meta, at);
+            refusal::mark_replayed(&mut result.meta, at);
             if announce {
-                result.content.push(wire::replay_notice(at));
+                result.content.push(refusal::replay_notice(at));
             }
         }
-        Ok(CallToolResponse::Task(task)) => wire::mark_replayed(&mut task.meta, at),
+        Ok(CallToolResponse::Task(task)) => refusal::mark_replayed(&mut task.meta, at),
         // An error has no `_meta`.
         Ok(_) | Err(_) => {}
     }

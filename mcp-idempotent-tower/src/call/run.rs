@@ -2,12 +2,11 @@
 
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
-use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{
-    Action, Answer, Authorize, Begun, CallInfo, CanonicalArguments, CommitOutcome, DetachOnDrop,
-    ErrorKind, HandlerResult, Interrupted, KeyRequirement, Lent, Policy, Refusal, Replay, Request,
-    ResultKind, Store, TransactionStore, Verify,
+    Action, Answer, Authorize, Begun, Bytes, CallInfo, CanonicalArguments, CommitOutcome,
+    DetachOnDrop, ErrorKind, HandlerResult, Interrupted, KeyRequirement, Lent, Policy, Refusal,
+    Replay, Request, ResultKind, Store, TransactionStore, Verify,
     engine::Closed,
     telemetry::{Mode, ObservedCall},
 };
@@ -77,7 +76,7 @@ pub(crate) async fn in_transaction<S, C, R>(
 where
     S: TransactionStore,
     C: Incoming,
-    R: HandlerResult + Send + 'static,
+    R: HandlerResult + Send + Sync + 'static,
 {
     let authorize = AuthorizeCall::of(&rules, &call);
     let begun = guarded(async {
@@ -93,18 +92,20 @@ where
     rules.take_argument(&mut call);
     let (transaction, attempt) = match begun {
         Err(reply) => return reply,
-        Ok(Err(observed)) => return unprotected::in_transaction(rules, observed, call, handler).await,
+        Ok(Err(observed)) => {
+            return unprotected::in_transaction(rules, observed, call, handler).await;
+        }
         Ok(Ok(begun)) => begun,
     };
     let lent = Lent::new(transaction);
     let handler = handler(call, lent.clone());
-    let running = rules.idempotency.executions().enter();
+    let running = rules.idempotency.one_more();
     let must_write = rules.must_write;
     DetachOnDrop::new(async move {
         let _running = running;
         let ran = attempt.run(handler).await;
         let (transaction, ran) = hand_back(&lent, ran, must_write);
-        let answer = attempt.finish(transaction, as_result(&ran)).await;
+        let answer = attempt.finish(transaction, &Seen(&ran)).await;
         Reply::of(answer, ran)
     })
     .await
@@ -119,7 +120,7 @@ pub(crate) async fn under_lease<S, C, R>(
 where
     S: Store,
     C: Incoming,
-    R: HandlerResult + Send + 'static,
+    R: HandlerResult + Send + Sync + 'static,
 {
     let authorize = AuthorizeCall::of(&rules, &call);
     let verify = VerifyCall::of(&rules, &call);
@@ -151,15 +152,21 @@ where
         Ok(Ok(attempt)) => attempt,
     };
     let handler = handler(call, Attempt::leased(attempt.handle()));
-    let running = rules.idempotency.executions().enter();
+    let running = rules.idempotency.one_more();
     DetachOnDrop::new(async move {
         let _running = running;
         let ran = attempt.run(handler).await;
         let ran = ran.map_err(|why| interrupted(why, CommitOutcome::Unknown));
-        let answer = attempt.finish(as_result(&ran)).await;
+        let answer = attempt.finish(&Seen(&ran)).await;
         Reply::of(answer, ran)
     })
     .await
+}
+
+/// A call that is refused before its rules are known.
+pub(crate) fn refused<S: Store>(idempotency: &Idempotency<S>, tool: &str, refusal: &Refusal) {
+    let application = idempotency.engine.application();
+    ObservedCall::start(application, &tool.into(), true, None, None).refused(refusal);
 }
 
 /// The handler has returned, or was interrupted: takes its transaction back, where it can be had.
@@ -185,24 +192,22 @@ pub(super) fn hand_back<S: TransactionStore, R: HandlerResult>(
     }
 }
 
-/// What the engine is told of how the handler ended.
-fn as_result<R: HandlerResult>(ran: &Result<R, Refusal>) -> &dyn HandlerResult {
-    /// Of a handler that was interrupted: rolled back or in doubt, and never recorded.
-    struct NoResult;
+/// What the engine is told of how the handler ended: one that was interrupted is rolled back or in
+/// doubt, and never recorded.
+struct Seen<'a, R>(&'a Result<R, Refusal>);
 
-    impl HandlerResult for NoResult {
-        fn kind(&self) -> ResultKind {
-            ResultKind::Interrupted
-        }
-
-        fn encode(&self) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
-            Err("the handler has no result".into())
-        }
+impl<R: HandlerResult> HandlerResult for Seen<'_, R> {
+    fn kind(&self) -> ResultKind {
+        self.0
+            .as_ref()
+            .map_or(ResultKind::Interrupted, HandlerResult::kind)
     }
 
-    match ran {
-        Ok(result) => result,
-        Err(_) => &NoResult,
+    fn encode(&self) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+        match self.0 {
+            Ok(result) => result.encode(),
+            Err(_) => Err("the handler has no result".into()),
+        }
     }
 }
 
@@ -230,7 +235,8 @@ async fn identify<'a, S: Store, C: Incoming>(
 ) -> Result<Identified<'a>, Refusal> {
     let engine = &rules.idempotency.engine;
     let tool: Arc<str> = Arc::from(call.tool());
-    let observe = |mode| ObservedCall::start(engine.application(), &tool, rules.is_listed, None, mode);
+    let observe =
+        |mode| ObservedCall::start(engine.application(), &tool, rules.is_listed, None, mode);
     let request = match identity(rules, call, &tool) {
         Ok(Ok(request)) => request,
         Ok(Err(info)) => {
@@ -252,6 +258,8 @@ async fn identify<'a, S: Store, C: Incoming>(
         Some(authorize) => request.with_authorize(authorize),
         None => request,
     };
+    // The policy was checked when the layer was built, or the tool was first seen.
+    let request = request.with_checked_policy();
     Ok(Identified::Protected(if rules.is_listed {
         request
     } else {
@@ -407,7 +415,7 @@ fn key_required(policy: &Policy) -> Refusal {
 }
 
 /// The call was executed by somebody, and its result cannot be given.
-pub(super) fn unreadable() -> Refusal {
+pub(crate) fn unreadable() -> Refusal {
     Refusal::new(
         ErrorKind::OutcomeUnknown,
         CommitOutcome::Committed,

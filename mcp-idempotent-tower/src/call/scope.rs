@@ -3,13 +3,13 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use mcp_idempotent_core::{
-    Authorize, Refusal, Scope,
+    Refusal, Scope,
     error::{Action, CommitOutcome, ErrorKind},
-    store::{CallInfo, Reach},
+    store::Reach,
 };
 use rmcp::{RoleServer, service::RequestContext};
 
-use crate::builder::BuildError;
+use crate::idempotency::BuildError;
 
 /// Why a caller gets no answer. The text is sent to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -216,24 +216,5 @@ pub(crate) struct AuthorizeHook(pub(crate) Arc<Hook>);
 impl fmt::Debug for AuthorizeHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AuthorizeHook")
-    }
-}
-
-/// The hook, with the request that it looks at.
-pub(crate) struct AuthorizeRequest<'a> {
-    pub(crate) hook: &'a AuthorizeHook,
-    pub(crate) context: &'a RequestContext<RoleServer>,
-}
-
-impl Authorize for AuthorizeRequest<'_> {
-    fn authorize<'a>(
-        &'a self,
-        call: &'a CallInfo,
-    ) -> Pin<Box<dyn Future<Output = Result<(), Refusal>> + Send + 'a>> {
-        Box::pin(async move {
-            (self.hook.0)(self.context, &call.tool)
-                .await
-                .map_err(Refusal::from)
-        })
     }
 }

@@ -5,19 +5,23 @@ use std::{
     fmt,
     future::Future,
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
-use mcp_idempotent_core::{Action, CommitOutcome, ErrorKind, Refusal, TransactionStore};
+use futures_util::future::BoxFuture;
+use mcp_idempotent_core::{
+    Action, Borrowed, CommitOutcome, ErrorKind, Lent, Refusal, TransactionStore, engine::NotLent,
+};
 use rmcp::{
     ErrorData,
     handler::server::common::{AsRequestContext, FromContextPart},
 };
 
-use crate::{Attempt, NotExecuted, wire};
+use super::{ToolCall, attempt::Attempt, not_executed::NotExecuted, provenance};
+use crate::call::refusal;
 
 tokio::task_local! {
-    /// The slot of the call that this task runs.
+    /// The cell with the transaction of the call that this task runs.
     static CURRENT: Arc<dyn Any + Send + Sync>;
 }
 
@@ -61,25 +65,25 @@ tokio::task_local! {
 /// }
 /// # }
 /// ```
-pub struct Tx<S: TransactionStore> {
-    /// Taken out by `drop` alone.
-    transaction: Option<S::Transaction>,
-    slot: Slot<S>,
-}
+pub struct Tx<S: TransactionStore>(Borrowed<S>);
 
 impl<S: TransactionStore> Tx<S> {
+    pub(super) const fn of(borrowed: Borrowed<S>) -> Self {
+        Self(borrowed)
+    }
+
     /// The transaction of the call that this task runs, for tools that are given no context.
     ///
     /// # Errors
     ///
     /// As for the extractor: there is none, or it was taken before. Nothing was changed.
     pub fn current() -> Result<Self, ErrorData> {
-        let slot = CURRENT
-            .try_with(|current| Arc::clone(current).downcast::<Slot<S>>().ok())
+        let lent = CURRENT
+            .try_with(|current| Arc::clone(current).downcast::<Lent<S>>().ok())
             .ok()
             .flatten();
-        match slot {
-            Some(slot) => slot.take(),
+        match lent {
+            Some(lent) => borrow(&lent),
             None => Err(none_open()),
         }
     }
@@ -88,8 +92,8 @@ impl<S: TransactionStore> Tx<S> {
 impl<S: TransactionStore, C: AsRequestContext> FromContextPart<C> for Tx<S> {
     fn from_context_part(context: &mut C) -> Result<Self, ErrorData> {
         let extensions = &context.as_request_context().extensions;
-        match extensions.get::<Slot<S>>() {
-            Some(slot) => slot.take(),
+        match extensions.get::<Lent<S>>() {
+            Some(lent) => borrow(lent),
             // In lease mode: the handler has not begun, so that nothing is in doubt.
             None if extensions.get::<Attempt>().is_some() => Err(NotExecuted::mark(none_open())),
             None => Err(none_open()),
@@ -101,27 +105,13 @@ impl<S: TransactionStore> Deref for Tx<S> {
     type Target = S::Connection;
 
     fn deref(&self) -> &S::Connection {
-        match &self.transaction {
-            Some(transaction) => transaction,
-            None => unreachable!("a guard holds its transaction until it is dropped"),
-        }
+        &self.0
     }
 }
 
 impl<S: TransactionStore> DerefMut for Tx<S> {
     fn deref_mut(&mut self) -> &mut S::Connection {
-        match &mut self.transaction {
-            Some(transaction) => transaction,
-            None => unreachable!("a guard holds its transaction until it is dropped"),
-        }
-    }
-}
-
-impl<S: TransactionStore> Drop for Tx<S> {
-    fn drop(&mut self) {
-        if let Some(transaction) = self.transaction.take() {
-            self.slot.give_back(transaction);
-        }
+        &mut self.0
     }
 }
 
@@ -131,88 +121,26 @@ impl<S: TransactionStore> fmt::Debug for Tx<S> {
     }
 }
 
-/// Where the transaction lies while its call runs.
-pub(crate) struct Slot<S: TransactionStore>(Arc<Mutex<State<S::Transaction>>>);
-
-struct State<T> {
-    transaction: Option<T>,
-    taken: bool,
-    closed: bool,
+/// Runs a handler that may take the transaction from its context or its task.
+pub(crate) fn lending<S, F>(
+    mut call: ToolCall,
+    lent: Lent<S>,
+    handler: impl FnOnce(ToolCall) -> F + Send + 'static,
+) -> BoxFuture<'static, F::Output>
+where
+    S: TransactionStore,
+    F: Future + Send,
+{
+    call.context.extensions.insert(lent.clone());
+    // Calling the handler may panic too, before there is a future.
+    Box::pin(CURRENT.scope(Arc::new(lent), async move { handler(call).await }))
 }
 
-/// What a slot held when its handler had returned.
-pub(crate) enum Closed<T> {
-    /// The transaction, and whether the handler had it.
-    Returned { transaction: T, taken: bool },
-    /// Something that the handler started has it still.
-    StillHeld,
-}
-
-impl<S: TransactionStore> Slot<S> {
-    pub(crate) fn open(transaction: S::Transaction) -> Self {
-        Self(Arc::new(Mutex::new(State {
-            transaction: Some(transaction),
-            taken: false,
-            closed: false,
-        })))
-    }
-
-    /// Makes it the slot of the task that runs `future`.
-    pub(crate) async fn during<F: Future>(&self, future: F) -> F::Output {
-        CURRENT.scope(Arc::new(self.clone()), future).await
-    }
-
-    fn take(&self) -> Result<Tx<S>, ErrorData> {
-        let mut state = self.lock();
-        if state.closed {
-            return Err(ended());
-        }
-        if state.taken {
-            return Err(taken_before());
-        }
-        state.taken = true;
-        let transaction = state.transaction.take();
-        drop(state);
-        Ok(Tx {
-            transaction,
-            slot: self.clone(),
-        })
-    }
-
-    fn give_back(&self, transaction: S::Transaction) {
-        let mut state = self.lock();
-        if state.closed {
-            // Dropped, and so rolled back, without the lock.
-            drop(state);
-            drop(transaction);
-        } else {
-            state.transaction = Some(transaction);
-        }
-    }
-
-    /// The handler has returned: nobody can take the transaction any more.
-    pub(crate) fn close(&self) -> Closed<S::Transaction> {
-        let mut state = self.lock();
-        state.closed = true;
-        match state.transaction.take() {
-            Some(transaction) => Closed::Returned {
-                transaction,
-                taken: state.taken,
-            },
-            None => Closed::StillHeld,
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<S::Transaction>> {
-        // No user code runs under the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<S: TransactionStore> Clone for Slot<S> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
+fn borrow<S: TransactionStore>(lent: &Lent<S>) -> Result<Tx<S>, ErrorData> {
+    lent.borrow().map(Tx::of).map_err(|why| match why {
+        NotLent::Ended => ended(),
+        _ => taken_before(),
+    })
 }
 
 /// Not marked as `NotExecuted`: a handler may take the transaction after it has acted elsewhere.
@@ -224,7 +152,7 @@ fn refused(message: &str) -> ErrorData {
         Action::AskOperator,
         message,
     );
-    wire::error_data(&refusal)
+    provenance::sealed(refusal::error_data(&refusal))
 }
 
 fn none_open() -> ErrorData {

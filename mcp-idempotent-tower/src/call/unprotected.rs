@@ -8,8 +8,8 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    BeginError, Borrowed, CallInfo, CommitOutcome, DetachOnDrop, DownstreamKey, HandlerResult, Lent, OnDoubt,
-    OnError, Refusal, ResultKind, Store, StoreError, TransactionStore,
+    BeginError, Borrowed, CallInfo, CommitOutcome, DetachOnDrop, DownstreamKey, HandlerResult,
+    Lent, OnDoubt, OnError, Refusal, ResultKind, Store, StoreError, TransactionStore,
     engine::{LateTransaction, Left, after, bounded},
     fingerprint::DownstreamSeed,
     refusal,
@@ -34,7 +34,7 @@ pub(super) async fn in_transaction<S, C, R>(
 where
     S: TransactionStore,
     C: Incoming,
-    R: HandlerResult + Send + 'static,
+    R: HandlerResult + Send + Sync + 'static,
 {
     let store = Arc::clone(rules.idempotency.engine.store());
     let span = observed.span();
@@ -54,7 +54,7 @@ where
     };
     let lent = Lent::new(transaction);
     let handler = handler(call, lent.clone());
-    let running = rules.idempotency.executions().enter();
+    let running = rules.idempotency.one_more();
     let (must_write, on_error) = (rules.must_write, rules.policy.on_error);
     DetachOnDrop::new(async move {
         let _running = running;
@@ -97,7 +97,7 @@ pub(super) async fn under_lease<S, C, R>(
 where
     S: Store,
     C: Incoming,
-    R: HandlerResult + Send + 'static,
+    R: HandlerResult + Send + Sync + 'static,
 {
     let free = Arc::new(Free {
         seed: DownstreamSeed::unique(),

@@ -43,8 +43,9 @@ impl Call {
         }
     }
 
-    /// A call of a tool that is not known to honour keys. It is repeated only where a failure
-    /// proves that the server did not run it. A key that it carries is sent, and not relied on.
+    /// A call of a tool that is not known to honour keys. It is repeated only where a failure on the
+    /// way to the server proves that it did not run, never for what a server answers. A key that it
+    /// carries is sent, and not relied on.
     #[must_use]
     pub fn unkeyed(params: CallToolRequestParams) -> Self {
         Self {

@@ -1,10 +1,10 @@
 //! Keys on calls, as a client puts them there.
 
 use mcp_idempotent_core::IdempotencyKey;
-use rmcp::model::{CallToolRequestParams, JsonObject};
+use rmcp::model::CallToolRequestParams;
 use serde_json::Value;
 
-use crate::{call::at_pointer, wire};
+use crate::{call::key::Places, wire};
 
 /// A key that nobody else has: 122 random bits from the operating system, as a UUID of version 4.
 ///
@@ -47,11 +47,10 @@ pub(super) fn carried<'a>(
     params: &'a CallToolRequestParams,
     argument: Option<&str>,
 ) -> Option<&'a Value> {
-    let meta = params.meta.as_ref();
-    meta.and_then(|meta| meta.get(wire::KEY).or_else(|| meta.get(wire::KEY_ALIAS)))
-        .or_else(|| in_argument(params.arguments.as_ref()?, argument?))
-}
-
-fn in_argument<'a>(arguments: &'a JsonObject, pointer: &str) -> Option<&'a Value> {
-    at_pointer(arguments, pointer).filter(|value| !value.is_null())
+    let places = Places {
+        meta: params.meta.as_ref().map(|meta| &***meta),
+        arguments: params.arguments.as_ref(),
+        argument,
+    };
+    places.values().next()
 }

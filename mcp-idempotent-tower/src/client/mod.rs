@@ -19,7 +19,7 @@
 //! | any other error of the transport while sending (a broken pipe, HTTP 5xx or 429, a session recovery that timed out) | nothing: a line or a body may be written whole, and its answer lost | repeated | **may have run** |
 //! | the connection closed before the answer | nothing | repeated | **may have run** |
 //! | no answer in time | nothing; the server is told that the call is cancelled | repeated | **may have run** |
-//! | a refusal with action `wait` or `retry_same_key` | what its `outcome` says | repeated after `retryAfterMs` | repeated if the outcome is `not_committed`, else refused |
+//! | a refusal with action `wait` or `retry_same_key` | what its `outcome` says | repeated after `retryAfterMs` | refused |
 //! | a refusal with action `use_new_key` or `ask_operator` | what its `outcome` says | refused | refused |
 //! | any other JSON-RPC error | the server has answered | answered | answered |
 //! | an answer that is no tool result | the server has answered | **may have run** | **may have run** |
@@ -36,8 +36,14 @@
 //!
 //! - A key protects on a server that honours it. [`Call::of`] finds out from the tool's entry in
 //!   `tools/list`; [`Call::keyed`] takes the caller's word.
-//! - A call without a key that is refused as in progress is refused, not repeated: whether the
-//!   server would still know it for the same call later, the client cannot see.
+//! - A refusal is believed where a server may say so (`docs/wire.md` lists each type with its
+//!   outcomes and actions); any other is an ordinary error.
+//! - A call without a key is never repeated because of a refusal, whatever its outcome: it may be
+//!   another server's, about another call, that the tool passed on.
+//! - That holds for tools too whose calls the server keys by their arguments (`"key": "derived"` in
+//!   the contract): a derived key is kept for a window, whose end the client does not see, and a
+//!   repeat after it is a new call. [`Call::of`] puts a key of its own on such a call, which makes
+//!   every repeat safe.
 //! - A call that carries its key in an argument gets none in `_meta`: two keys would be two
 //!   sources, and a server refuses a contradiction.
 //! - The session of a lost attempt may be gone. A closure that connects anew gets past that; a plain

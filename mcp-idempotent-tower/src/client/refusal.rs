@@ -8,6 +8,60 @@ use serde_json::{Map, Value};
 
 use crate::wire;
 
+/// What a server may say, as `docs/wire.md` has it.
+const SAID: &[(ErrorKind, &[(CommitOutcome, Action)])] = {
+    use Action::{AskOperator, RetrySameKey, UseNewKey, Wait};
+    use CommitOutcome::{Committed, NotCommitted, Unknown};
+    &[
+        (
+            ErrorKind::KeyInvalid,
+            &[(NotCommitted, UseNewKey), (NotCommitted, RetrySameKey)],
+        ),
+        (ErrorKind::KeyRequired, &[(NotCommitted, UseNewKey)]),
+        (ErrorKind::KeyConflict, &[(NotCommitted, UseNewKey)]),
+        (
+            ErrorKind::KeyInProgress,
+            &[(Unknown, Wait), (NotCommitted, UseNewKey)],
+        ),
+        (ErrorKind::KeyExpired, &[(Unknown, UseNewKey)]),
+        (ErrorKind::TooManyWaiting, &[(Unknown, Wait)]),
+        (ErrorKind::Unauthorized, &[(Unknown, AskOperator)]),
+        (
+            ErrorKind::OutcomeUnknown,
+            &[
+                (Unknown, AskOperator),
+                (Unknown, RetrySameKey),
+                (Committed, AskOperator),
+            ],
+        ),
+        (ErrorKind::ResultTooLarge, &[(Committed, AskOperator)]),
+        (
+            ErrorKind::StoreUnavailable,
+            &[(NotCommitted, RetrySameKey), (Unknown, RetrySameKey)],
+        ),
+        (
+            ErrorKind::NotCommitted,
+            &[(NotCommitted, RetrySameKey), (NotCommitted, AskOperator)],
+        ),
+        (
+            ErrorKind::HandlerPanicked,
+            &[(NotCommitted, RetrySameKey), (Unknown, AskOperator)],
+        ),
+        (
+            ErrorKind::TransactionTooLong,
+            &[(NotCommitted, AskOperator), (Unknown, AskOperator)],
+        ),
+        (
+            ErrorKind::Misconfigured,
+            &[
+                (NotCommitted, AskOperator),
+                (Unknown, AskOperator),
+                (Unknown, RetrySameKey),
+            ],
+        ),
+    ]
+};
+
 /// A refusal as a client received it: `{type, outcome, action, retryAfterMs?}` and a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedRefusal {
@@ -51,14 +105,18 @@ impl ReceivedRefusal {
         }
     }
 
-    /// Words that this version does not know make it no refusal: what they ask for is not known.
+    /// What no server of this version says is no refusal: what it asks for is not known.
     fn read(data: &Map<String, Value>, message: impl FnOnce() -> String) -> Option<Self> {
         let word = |name| data.get(name).and_then(Value::as_str);
-        let kind = word("type").filter(|kind| kind.starts_with("idempotency_"))?;
+        let (kind, outcome, action) = (word("type")?, word("outcome")?, word("action")?);
+        let (_, says) = SAID.iter().find(|(known, _)| known.as_str() == kind)?;
+        let (outcome, action) = says
+            .iter()
+            .find(|says| (says.0.as_str(), says.1.as_str()) == (outcome, action))?;
         Some(Self {
             kind: kind.to_owned(),
-            outcome: outcome(word("outcome")?)?,
-            action: action(word("action")?)?,
+            outcome: *outcome,
+            action: *action,
             retry_after: data
                 .get("retryAfterMs")
                 .and_then(Value::as_u64)
@@ -117,18 +175,4 @@ impl std::error::Error for ReceivedRefusal {}
 #[must_use]
 pub fn replayed_at(result: &CallToolResult) -> Option<&str> {
     result.meta.as_ref()?.get(wire::REPLAYED)?["at"].as_str()
-}
-
-fn outcome(word: &str) -> Option<CommitOutcome> {
-    use CommitOutcome::{Committed, NotCommitted, Unknown};
-    [Committed, NotCommitted, Unknown]
-        .into_iter()
-        .find(|outcome| outcome.as_str() == word)
-}
-
-fn action(word: &str) -> Option<Action> {
-    use Action::{AskOperator, RetrySameKey, UseNewKey, Wait};
-    [RetrySameKey, UseNewKey, Wait, AskOperator]
-        .into_iter()
-        .find(|action| action.as_str() == word)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mcp_idempotent_core::{Action, CommitOutcome, IdempotencyKey};
+use mcp_idempotent_core::{Action, IdempotencyKey};
 use rmcp::model::CallToolResponse;
 use tokio::time::{Instant, sleep};
 
@@ -92,23 +92,19 @@ impl Repeat {
         match failure {
             Failure::NotRun(_) => true,
             Failure::Lost { .. } => self.is_keyed || self.is_safe,
-            Failure::Refused(refusal) => self.allowed_after_refusal(refusal),
+            // A refusal is one server's word about one key. Without a key of ours nothing binds the
+            // repeat to the call that was refused, whatever the refusal says of its outcome.
+            Failure::Refused(refusal) => {
+                (self.is_keyed || self.is_safe) && asks_for_a_repeat(refusal)
+            }
             // The server has answered, and would answer the same again.
             Failure::Answered(_) | Failure::Unusable(_) => false,
         }
     }
+}
 
-    fn allowed_after_refusal(&self, refusal: &ReceivedRefusal) -> bool {
-        match refusal.action() {
-            Action::RetrySameKey | Action::Wait => {
-                self.is_keyed
-                    || self.is_safe
-                    // What the server said to a call without a key, about a key that it derived.
-                    || refusal.outcome() == CommitOutcome::NotCommitted
-            }
-            Action::UseNewKey | Action::AskOperator => false,
-        }
-    }
+const fn asks_for_a_repeat(refusal: &ReceivedRefusal) -> bool {
+    matches!(refusal.action(), Action::RetrySameKey | Action::Wait)
 }
 
 /// How long the server asked to be left alone.

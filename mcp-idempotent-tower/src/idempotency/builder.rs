@@ -7,10 +7,8 @@ use mcp_idempotent_core::{
 };
 use rmcp::{RoleServer, service::RequestContext};
 
-use crate::{
-    idempotency::{Idempotency, Settings},
-    scope::{AuthorizeHook, Denied, Said, ScopeSource},
-};
+use super::{Idempotency, Settings};
+use crate::call::scope::{AuthorizeHook, Denied, Said, ScopeSource};
 
 /// Builds an [`Idempotency`]. Whose calls it gets must be said, with one of the `…scope…` methods
 /// or [`with_one_caller`](Self::with_one_caller); what else is not said keeps its default.

@@ -1,5 +1,9 @@
 //! The handle that a server holds.
 
+mod builder;
+mod operator;
+mod running;
+
 use std::{
     collections::HashMap,
     fmt,
@@ -12,11 +16,15 @@ use mcp_idempotent_core::{
 };
 use rmcp::model::Tool;
 
-use crate::{
+use self::running::Running;
+pub use self::{
     builder::{BuildError, IdempotencyBuilder},
-    executions::{Executions, StillRunning},
-    options::{Mode, ToolOptions},
-    scope::{AuthorizeHook, ScopeSource},
+    running::StillRunning,
+};
+use crate::call::contract;
+use crate::{
+    attribute::options::{Mode, ToolOptions},
+    call::scope::{AuthorizeHook, ScopeSource},
     wire,
 };
 
@@ -35,7 +43,7 @@ struct Shared {
     scope: ScopeSource,
     /// What is known of each annotated tool, by the address of its static options.
     tools: RwLock<HashMap<usize, AnnotatedTool>>,
-    executions: Executions,
+    running: Running,
 }
 
 /// What an annotated tool's options come to on this server: found out once.
@@ -44,7 +52,7 @@ pub(crate) struct AnnotatedTool {
     /// The server's policy, with the attribute's options over it; or why that cannot hold.
     pub(crate) policy: Result<Arc<Policy>, InvalidPolicy>,
     /// The key argument, where it is removed before the arguments are parsed.
-    pub(crate) added_argument: Option<&'static str>,
+    pub(crate) added_argument: Option<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
@@ -83,7 +91,7 @@ impl<S: Store> Idempotency<S> {
                 settings,
                 scope,
                 tools: RwLock::default(),
-                executions: Executions::default(),
+                running: Running::default(),
             }),
         }
     }
@@ -102,14 +110,10 @@ impl<S: Store> Idempotency<S> {
 }
 
 impl<S> Idempotency<S> {
-    pub(crate) fn executions(&self) -> &Executions {
-        &self.shared.executions
-    }
-
     /// How many handlers run under a claim now, those whose caller is gone included.
     #[must_use]
     pub fn running(&self) -> usize {
-        self.shared.executions.running()
+        self.shared.running.count()
     }
 
     /// Waits until no handler runs, those whose caller is gone included, and every record is
@@ -120,7 +124,12 @@ impl<S> Idempotency<S> {
     /// Handlers still run at the deadline. They go on; when the runtime ends first, a transaction is
     /// rolled back and a lease lapses into doubt.
     pub async fn shutdown(&self, deadline: Duration) -> Result<(), StillRunning> {
-        self.shared.executions.drain(deadline).await
+        self.shared.running.drain(deadline).await
+    }
+
+    /// Counts one handler that runs, until the answer is dropped.
+    pub(crate) fn one_more(&self) -> running::One {
+        self.shared.running.one_more()
     }
 
     pub(crate) fn scope(&self) -> &ScopeSource {
@@ -150,7 +159,7 @@ impl<S: Store> Idempotency<S> {
         }
         let tool = AnnotatedTool {
             policy: policy.map(Arc::new),
-            added_argument: options.added_argument(),
+            added_argument: options.added_argument().map(Arc::from),
         };
         tools
             .write()
@@ -207,13 +216,13 @@ impl<S: Store> Idempotency<S> {
     ) -> Result<(), BuildError> {
         for tool in tools {
             let contract = tool.meta.as_ref().and_then(|meta| meta.get(wire::CONTRACT));
-            let Some((contract, mode)) = contract.and_then(|it| Some((it, wire::mode_of(it)?)))
+            let Some((contract, mode)) = contract.and_then(|it| Some((it, contract::mode_of(it)?)))
             else {
                 continue;
             };
             let mut options = ToolOptions {
                 mode,
-                policy: wire::read_contract(contract),
+                policy: contract::read_contract(contract),
                 ..ToolOptions::LEASE
             };
             if mode == Mode::Lease {

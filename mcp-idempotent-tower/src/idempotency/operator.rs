@@ -6,7 +6,8 @@ use mcp_idempotent_core::{
 };
 use rmcp::{ErrorData, handler::server::tool::IntoCallToolResult};
 
-use crate::{idempotency::Idempotency, result::Handled};
+use super::Idempotency;
+use crate::call::result::Handled;
 
 impl<S: OperatorStore> Idempotency<S> {
     /// Lists the records of the store, of every application in it, oldest first and without their
@@ -70,7 +71,7 @@ impl<S: Store> Idempotency<S> {
     ///
     /// It is not a result, but an error or an unfinished answer.
     pub fn committed_with(&self, result: impl IntoCallToolResult) -> Result<Resolution, ErrorData> {
-        let handled = Handled::returned(result.into_call_tool_result());
+        let handled = Handled::by_author(result.into_call_tool_result());
         if !matches!(
             handled.kind(),
             ResultKind::Success | ResultKind::ErrorResult

@@ -13,7 +13,7 @@ use tokio::{sync::Notify, time::timeout};
 
 /// Counts the handlers that run under a claim, those whose caller is gone included.
 #[derive(Clone, Default)]
-pub(crate) struct Executions(Arc<Count>);
+pub(super) struct Running(Arc<Count>);
 
 #[derive(Debug, Default)]
 struct Count {
@@ -21,23 +21,23 @@ struct Count {
     none: Notify,
 }
 
-impl Executions {
-    pub(crate) fn enter(&self) -> Running {
+impl Running {
+    pub(super) fn one_more(&self) -> One {
         self.0.running.fetch_add(1, Ordering::SeqCst);
-        Running(Arc::clone(&self.0))
+        One(Arc::clone(&self.0))
     }
 
-    pub(crate) fn running(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.0.running.load(Ordering::SeqCst)
     }
 
-    pub(crate) async fn drain(&self, within: Duration) -> Result<(), StillRunning> {
+    pub(super) async fn drain(&self, within: Duration) -> Result<(), StillRunning> {
         let drained = timeout(within, async {
             loop {
                 // Listening before looking: a last one that ends in between is heard.
                 let mut none = std::pin::pin!(self.0.none.notified());
                 none.as_mut().enable();
-                if self.running() == 0 {
+                if self.count() == 0 {
                     return;
                 }
                 none.await;
@@ -45,7 +45,7 @@ impl Executions {
         });
         match drained.await {
             Ok(()) => Ok(()),
-            Err(_) => match self.running() {
+            Err(_) => match self.count() {
                 0 => Ok(()),
                 running => Err(StillRunning { running }),
             },
@@ -53,17 +53,17 @@ impl Executions {
     }
 }
 
-impl fmt::Debug for Executions {
+impl fmt::Debug for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Executions").field(&self.running()).finish()
+        f.debug_tuple("Running").field(&self.count()).finish()
     }
 }
 
 /// One handler that runs. Dropped when it has ended and its record is written.
 #[derive(Debug)]
-pub(crate) struct Running(Arc<Count>);
+pub(crate) struct One(Arc<Count>);
 
-impl Drop for Running {
+impl Drop for One {
     fn drop(&mut self) {
         if self.0.running.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.0.none.notify_waiters();

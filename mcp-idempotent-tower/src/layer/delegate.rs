@@ -24,11 +24,14 @@ use rmcp::{
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
 
-use super::LayeredServer;
+use super::{front::Unanswered, server::LayeredServer, stack::ToolService};
 use crate::{
-    layer::Unanswered,
-    service::ToolService,
-    tool_call::{Definitions, ToolCall},
+    NotExecuted,
+    call::{
+        ToolCall,
+        definition::{Definitions, SharedHandler},
+        provenance,
+    },
 };
 
 impl<H, T> LayeredServer<H, T> {
@@ -50,11 +53,20 @@ impl<H: ServerHandler, T: ToolService> ServerHandler for LayeredServer<H, T> {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
+        mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let definitions: Arc<dyn Definitions> = Arc::<super::Shared<H>>::clone(&self.shared);
+        // Another server that we have wrapped may be around this one.
+        let is_inside = context.extensions.remove::<provenance::Inside>().is_some();
+        let definitions: Arc<dyn Definitions> = Arc::<SharedHandler<H>>::clone(&self.shared);
         let call = ToolCall::of(definitions, request, context);
-        self.service.oneshot(call).await
+        let mut result = self.service.oneshot(call).await;
+        if is_inside {
+            return provenance::seal(result);
+        }
+        if let Err(error) = &mut result {
+            NotExecuted::unmark(error);
+        }
+        result
     }
 
     async fn initialize(

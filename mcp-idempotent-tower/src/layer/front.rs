@@ -14,12 +14,13 @@ use serde_json::Value;
 use super::{
     IdempotencyLayer,
     rule::{self, Kind},
-};
-use crate::{
-    options,
     server::Front,
     status::{self, Asked},
-    tool_call::{self, Definitions},
+};
+use crate::call::contract;
+use crate::{
+    attribute::options,
+    call::definition::{self, Definitions},
     wire,
 };
 
@@ -29,7 +30,7 @@ impl<S: Store> Front for IdempotencyLayer<S> {
             .extensions
             .get_or_insert_default()
             .entry(wire::EXTENSION.to_owned())
-            .or_insert_with(|| wire::capability(&self.shared.default.policy));
+            .or_insert_with(|| contract::capability(&self.shared.default.policy));
     }
 
     fn describe(&self, tool: &mut Tool) {
@@ -49,7 +50,7 @@ impl<S: Store> Front for IdempotencyLayer<S> {
         }
         tool.meta.get_or_insert_with(MetaObject::default).insert(
             wire::CONTRACT.into(),
-            wire::contract_of(policy, rule.kind.name()),
+            contract::contract_of(policy, rule.kind.name()),
         );
     }
 
@@ -63,7 +64,7 @@ impl<S: Store> Front for IdempotencyLayer<S> {
             if request.method != wire::STATUS_METHOD {
                 return Err(Unanswered::NotOurs(Box::new((request, context))));
             }
-            let asked = Asked::parse(request.params, &context).map_err(Unanswered::Refused)?;
+            let asked = Asked::parse(request.params).map_err(Unanswered::Refused)?;
             let policy = match &asked.tool {
                 Some(name) => self.policy_of(name, definitions, &context).await,
                 None => Arc::clone(&self.shared.default.policy),
@@ -90,7 +91,7 @@ impl<S: Store> IdempotencyLayer<S> {
         definitions: &dyn Definitions,
         context: &RequestContext<RoleServer>,
     ) -> Arc<Policy> {
-        let tool = tool_call::definition(definitions, name, context).await;
+        let tool = definition::definition(definitions, name, context).await;
         let tool = tool.as_deref();
         if let Some(policy) = self.annotated(tool) {
             return Arc::new(policy);
@@ -104,7 +105,7 @@ impl<S: Store> IdempotencyLayer<S> {
     fn annotated(&self, tool: Option<&Tool>) -> Option<Policy> {
         let contract = contract(tool?)?;
         let base = &self.shared.idempotency.settings().policy;
-        Some(wire::read_contract(contract).over(base))
+        Some(contract::read_contract(contract).over(base))
     }
 }
 
@@ -119,7 +120,7 @@ fn complete(tool: &mut Tool, policy: &Policy) {
         .as_mut()
         .and_then(|meta| meta.get_mut(wire::CONTRACT))
     {
-        wire::complete(contract, policy);
+        contract::complete(contract, policy);
     }
     if policy.key == KeyRequirement::Required
         && let Some(name) = policy

@@ -14,12 +14,22 @@
 //!    transaction mode no transaction is opened for them.
 //! 5. The services below the layer are made ready after the call has its claim. So a replay, and a
 //!    duplicate that waits, hold no permit of a limit below; the layer itself is always ready.
-//! 6. What is recorded follows the handler's result. Of an error that comes from another service
-//!    below, the record says what is known: `Overloaded`, or a service that was not ready, proves
-//!    that the handler was not called, and frees the key; any other (a timeout that dropped the
-//!    handler) leaves a lease in doubt, and rolls a transaction back. Arguments that do not parse,
-//!    and tools that do not exist, free the key.
-//! 7. A caller that is dropped (a timeout above, a client that went away) stops neither the
+//! 6. What is recorded follows the handler's result. An error of another service below frees the key
+//!    where that service was not ready, or says that it refused the call before the handler
+//!    (`Overloaded`), and the layer has seen itself that the handler was not entered. Any other (a
+//!    timeout that dropped the handler, a load limit under a retry that had called it before, a
+//!    refusal from a service in the handler's place) leaves a lease in doubt, and rolls a
+//!    transaction back.
+//! 7. A malformed call enters the handler, as the layer sees it: rmcp parses the arguments inside.
+//!    So rmcp's answer is a result with `isError` like any other, and under an explicit key it is
+//!    recorded: a retry gets it again, and a corrected call needs a new key. A tool that does not
+//!    exist is an error like any other: what it means for the key is the rule's `on_error`. No text
+//!    and no code frees a key, because a handler that acted may answer with the same ones. The
+//!    annotation parses the arguments itself, and frees the key where they do not parse.
+//! 8. What a handler passes on of another server in the names of this crate (a replay's marker, a
+//!    refusal, a mark of [`NotExecuted`](crate::NotExecuted)) is marked as that server's before it is
+//!    recorded or sent ([`wire::UPSTREAM`](crate::wire::UPSTREAM)).
+//! 9. A caller that is dropped (a timeout above, a client that went away) stops neither the
 //!    handler, nor the record, nor those who wait for it.
 //!
 //! # Order
@@ -73,10 +83,13 @@
 //! # }
 //! ```
 
+mod delegate;
 mod front;
 mod rule;
-mod run;
+mod server;
 mod service;
+mod stack;
+mod status;
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -86,8 +99,12 @@ use rmcp::model::Tool;
 use self::rule::Compiled;
 use crate::{BuildError, Idempotency, wire};
 
-pub(crate) use self::front::Unanswered;
-pub use self::{rule::Rule, service::IdempotencyService};
+pub use self::{
+    rule::Rule,
+    server::{LayeredServer, ServerExt},
+    service::IdempotencyService,
+    stack::{ErrorOrigin, HandlerService, IntoErrorData, ToolService},
+};
 
 /// A [`tower::Layer`] that runs each tool call once. See the [module](self).
 pub struct IdempotencyLayer<S> {

@@ -9,13 +9,16 @@ use mcp_idempotent_core::{
 };
 use rmcp::model::Tool;
 
-use super::run::{self, Execution, Handler, VerifyFn};
 use crate::{
-    builder::BuildError,
-    options,
-    result::ToolResult,
-    tool_call::ToolCall,
-    verify::{InDoubt, Verifying},
+    attribute::options,
+    call::{
+        ToolCall,
+        doubt::{InDoubt, VerifyFn, Verifying},
+        result::Handled,
+        run::{self, Reply, Rules},
+        tx,
+    },
+    idempotency::BuildError,
 };
 
 /// What a layer does with a tool: how its effect and its record go together, and what differs from
@@ -29,8 +32,21 @@ pub struct Rule<S> {
     verify: Option<VerifyFn>,
 }
 
+/// The services below the layer, at work on one call.
+pub(super) type Handler = Box<dyn FnOnce(ToolCall) -> BoxFuture<'static, Handled> + Send>;
+
 pub(super) type RunInTransaction<S> =
-    fn(Execution<S>, ToolCall, Handler) -> BoxFuture<'static, ToolResult>;
+    fn(Rules<S>, ToolCall, Handler) -> BoxFuture<'static, Reply<Handled>>;
+
+fn in_transaction<S: TransactionStore>(
+    rules: Rules<S>,
+    call: ToolCall,
+    handler: Handler,
+) -> BoxFuture<'static, Reply<Handled>> {
+    Box::pin(run::in_transaction(rules, call, |call, lent| {
+        tx::lending(call.executed(), lent, handler)
+    }))
+}
 
 pub(super) enum Kind<S> {
     Untouched,
@@ -63,7 +79,7 @@ impl<S: TransactionStore> Rule<S> {
     /// its success answered with an error.
     #[must_use]
     pub const fn transaction() -> Self {
-        Self::of(Kind::Transaction(run::in_transaction::<S>))
+        Self::of(Kind::Transaction(in_transaction::<S>))
     }
 }
 

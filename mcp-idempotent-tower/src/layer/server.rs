@@ -1,7 +1,5 @@
 //! A stack of services, as a server again.
 
-mod handler;
-
 use std::{fmt, sync::Arc};
 
 use futures_util::future::BoxFuture;
@@ -13,11 +11,12 @@ use rmcp::{
 };
 use tower::Layer;
 
-use crate::{
-    layer::{IdempotencyLayer, IdempotencyService, Unanswered},
-    service::{HandlerService, ToolService},
-    tool_call::{Definitions, Shared},
+use super::{
+    IdempotencyLayer, IdempotencyService,
+    front::Unanswered,
+    stack::{HandlerService, ToolService},
 };
+use crate::call::definition::{Definitions, SharedHandler};
 
 /// Puts tower layers around the tool calls of a server.
 ///
@@ -69,9 +68,9 @@ impl<H: ServerHandler> ServerExt for H {
         L: Layer<HandlerService<Self>>,
         L::Service: ToolService,
     {
-        let shared = Arc::new(Shared::new(self));
+        let (service, shared) = HandlerService::around(self);
         LayeredServer {
-            service: layer.layer(HandlerService::new(Arc::clone(&shared))),
+            service: layer.layer(service),
             shared,
             fronts: Vec::new(),
         }
@@ -90,10 +89,10 @@ impl<H: ServerHandler> ServerExt for H {
 /// A server whose tool calls go through a stack of services. Cheap to clone, also where the handler
 /// is not `Clone`; clones share everything.
 pub struct LayeredServer<H, T> {
-    shared: Arc<Shared<H>>,
-    service: T,
+    pub(super) shared: Arc<SharedHandler<H>>,
+    pub(super) service: T,
     /// The outermost comes first.
-    fronts: Vec<Arc<dyn Front>>,
+    pub(super) fronts: Vec<Arc<dyn Front>>,
 }
 
 impl<H, T> LayeredServer<H, T> {

@@ -7,25 +7,26 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures_util::{FutureExt as _, future::BoxFuture};
+use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{ResultKind, Store};
 use rmcp::{
     ErrorData,
-    model::{CallToolResponse, CallToolResult, ErrorCode, Tool},
+    model::{CallToolResponse, Tool},
 };
 use tower::Service;
 
 use super::{
     IdempotencyLayer, has_contract,
-    rule::{self, Kind},
-    run::{self, Execution, Handler},
+    rule::{self, Handler, Kind},
+    stack::{ErrorOrigin, IntoErrorData, not_ready, told},
 };
-use crate::{
+use crate::call::refusal;
+use crate::call::{
+    Incoming as _, ToolCall,
+    key::Places,
     not_executed::NotExecuted,
-    result::{Handled, ToolResult},
-    service::{ErrorOrigin, IntoErrorData, not_ready},
-    tool_call::ToolCall,
-    wire,
+    result::{self, Handled, ToolResult},
+    run::{self, Rules},
 };
 
 /// Runs each call of the service below once. Always ready; the service below is made ready when a
@@ -87,43 +88,67 @@ where
     let is_known = tool.is_some();
     let rule = layer.shared.rule(call.name(), tool);
     if matches!(rule.kind, Kind::Untouched) || has_contract(tool) || call.is_protected() {
-        return Box::pin(execute(inner, call, is_known).map(|handled| handled.result));
+        return Box::pin(pass(inner, call));
     }
     let read_only = rule::is_read_only(tool);
     let policy = rule.policy_for(read_only);
-    let has_key = || has_key(&call, policy.key_argument.as_deref());
+    let has_key = || {
+        let places = Places {
+            meta: Some(call.meta()),
+            arguments: call.arguments(),
+            argument: policy.key_argument.as_deref(),
+        };
+        places.values().next().is_some()
+    };
     let transaction = match rule.kind {
         Kind::Transaction(_) if read_only && rule.by_default && !has_key() => None,
         Kind::Transaction(run) => Some(run),
         Kind::Lease | Kind::Untouched => None,
     };
-    let execution = Execution {
-        idempotency: layer.shared.idempotency.clone(),
+    let idempotency = layer.shared.idempotency.clone();
+    let rules = Rules {
+        idempotency: idempotency.clone(),
         policy: Arc::clone(policy),
         verify: rule.verify.clone(),
-        added_argument: rule.added_argument(tool).map(Box::from),
-        read_only,
+        added_argument: rule.added_argument(tool).map(Arc::from),
+        must_write: !read_only,
         is_listed: is_known,
     };
-    let handler: Handler = Box::new(move |call| Box::pin(execute(inner, call, is_known)));
-    match transaction {
-        Some(run) => run(execution, call, handler),
-        None => Box::pin(run::under_lease(execution, call, handler)),
-    }
+    let handler: Handler = Box::new(move |call| Box::pin(execute(inner, call)));
+    Box::pin(async move {
+        let reply = match transaction {
+            Some(run) => run(rules, call, handler).await,
+            None => {
+                run::under_lease(rules, call, move |call, attempt| {
+                    call.executed().attended(attempt, handler)
+                })
+                .await
+            }
+        };
+        result::answer(&idempotency, reply)
+    })
 }
 
-/// Whether there is a key at all, of whatever form.
-fn has_key(call: &ToolCall, argument: Option<&str>) -> bool {
-    let meta = &call.context.meta;
-    let argued = || {
-        let arguments = call.params.arguments.as_ref()?;
-        crate::call::at_pointer(arguments, argument?).filter(|value| !value.is_null())
-    };
-    meta.contains_key(wire::KEY) || meta.contains_key(wire::KEY_ALIAS) || argued().is_some()
+/// Calls the service below for a call that is not this layer's to execute. A mark of
+/// [`NotExecuted`] stays, for the layer whose it is.
+async fn pass<T>(mut inner: T, call: ToolCall) -> ToolResult
+where
+    T: Service<ToolCall, Response = CallToolResponse>,
+    T::Error: IntoErrorData,
+{
+    if let Err(error) = poll_fn(|cx| inner.poll_ready(cx)).await {
+        return Err(not_ready(error).1);
+    }
+    let observation = call.observation();
+    let answer = inner.call(call).await;
+    answer.map_err(|error| told(error, || observation.shows_nothing()).1)
 }
 
 /// Makes the service below ready, calls it, and says what its answer means for the record.
-async fn execute<T>(mut inner: T, call: ToolCall, is_known: bool) -> Handled
+///
+/// That is decided by what was observed at the handler's door, and by no text, code or type: a
+/// handler, and a service that calls it again, may have each of those.
+async fn execute<T>(mut inner: T, call: ToolCall) -> Handled
 where
     T: Service<ToolCall, Response = CallToolResponse>,
     T::Error: IntoErrorData,
@@ -134,56 +159,41 @@ where
             result: Err(unmarked(not_ready(error).1)),
         };
     }
-    match inner.call(call).await {
-        Ok(response) => {
-            let mut handled = Handled::returned(Ok(response));
-            if matches!(&handled.result, Ok(CallToolResponse::Complete(result)) if is_parse_error(result))
-            {
-                handled.kind = ResultKind::NotCalled;
+    let observation = call.observation();
+    let result = match inner.call(call).await {
+        Ok(response) => Ok(response),
+        Err(error) => match told(error, || observation.proves_nothing_ran()) {
+            (ErrorOrigin::Handler, error) => Err(error),
+            (origin, error) => {
+                let kind = match origin {
+                    ErrorOrigin::BeforeHandler => ResultKind::NotExecuted,
+                    _ => ResultKind::Interrupted,
+                };
+                let result = Err(unmarked(error));
+                return Handled { kind, result };
             }
-            handled
-        }
-        Err(error) => match error.origin() {
-            ErrorOrigin::Handler => {
-                let mut handled = Handled::returned(Err(error.into_error_data()));
-                if matches!(&handled.result, Err(error) if wire::is_of_unknown_outcome(error)) {
-                    // A timeout in a server below that was wrapped by itself.
-                    handled.kind = ResultKind::Interrupted;
-                }
-                if !is_known && matches!(&handled.result, Err(error) if is_not_found(error)) {
-                    handled.kind = ResultKind::NotCalled;
-                }
-                handled
-            }
-            ErrorOrigin::BeforeHandler => Handled {
-                kind: ResultKind::NotExecuted,
-                result: Err(unmarked(error.into_error_data())),
-            },
-            ErrorOrigin::Unknown => Handled {
-                kind: ResultKind::Interrupted,
-                result: Err(unmarked(error.into_error_data())),
-            },
         },
+    };
+    let mut handled = if observation.ends_in_handler {
+        Handled::returned(result)
+    } else {
+        // A service in the place of the handler: nobody has looked at its answer.
+        Handled::by_author(result)
+    };
+    if handled.kind == ResultKind::NotExecuted && observation.has_seen_more() {
+        handled.kind = ResultKind::ProtocolError;
     }
+    if matches!(&handled.result, Err(error) if refusal::is_of_unknown_outcome(error)) {
+        // A timeout in a server below that was wrapped by itself: a handler's own would have been
+        // marked as an upstream's.
+        handled.kind = ResultKind::Interrupted;
+    }
+    handled
 }
 
 fn unmarked(mut error: ErrorData) -> ErrorData {
     NotExecuted::unmark(&mut error);
     error
-}
-
-/// rmcp's own answer to arguments that do not parse: the handler was not called.
-fn is_parse_error(result: &CallToolResult) -> bool {
-    const PREFIX: &str = "failed to deserialize parameters:";
-    result.is_error == Some(true)
-        && result.structured_content.is_none()
-        && matches!(&*result.content, [only] if only.as_text().is_some_and(|text| text.text.starts_with(PREFIX)))
-}
-
-/// rmcp's own answer to a name that its router does not have.
-fn is_not_found(error: &ErrorData) -> bool {
-    error.code == ErrorCode::INVALID_PARAMS && error.message == "tool not found"
-        || error.code == ErrorCode::METHOD_NOT_FOUND
 }
 
 impl<T: Clone, S> Clone for IdempotencyService<T, S> {

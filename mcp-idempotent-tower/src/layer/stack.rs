@@ -12,19 +12,34 @@ use futures_util::future::BoxFuture;
 use rmcp::{ErrorData, ServerHandler, model::CallToolResponse};
 use tower::{BoxError, Service};
 
+use crate::call::refusal;
 use crate::{
-    tool_call::{Shared, ToolCall},
-    wire,
+    NotExecuted,
+    call::{
+        ToolCall,
+        definition::SharedHandler,
+        provenance::{self, Settled},
+    },
 };
 
 /// The innermost service of a stack: a [`ServerHandler`]'s own `call_tool`. Always ready.
+///
+/// Here, and nowhere else, is seen whether the handler was entered; and what a handler passes on of
+/// another server in this crate's names is marked as that server's.
 pub struct HandlerService<H> {
-    shared: Arc<Shared<H>>,
+    shared: Arc<SharedHandler<H>>,
+    _door: Arc<()>,
 }
 
 impl<H: ServerHandler> HandlerService<H> {
-    pub(crate) const fn new(shared: Arc<Shared<H>>) -> Self {
-        Self { shared }
+    pub(crate) fn around(handler: H) -> (Self, Arc<SharedHandler<H>>) {
+        let door = Arc::new(());
+        let shared = Arc::new(SharedHandler::new(handler, &door));
+        let service = Self {
+            shared: Arc::clone(&shared),
+            _door: door,
+        };
+        (service, shared)
     }
 }
 
@@ -37,9 +52,22 @@ impl<H: ServerHandler> Service<ToolCall> for HandlerService<H> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, call: ToolCall) -> Self::Future {
+    fn call(&mut self, mut call: ToolCall) -> Self::Future {
         let shared = Arc::clone(&self.shared);
-        Box::pin(async move { shared.handler.call_tool(call.params, call.context).await })
+        Box::pin(async move {
+            let observed = call.observed().cloned();
+            if observed.as_ref().is_some_and(|observed| !observed.enter()) {
+                return Err(NotExecuted::mark(refusal::not_called()));
+            }
+            call.context.extensions.insert(provenance::Inside);
+            let mut result = shared.handler.call_tool(call.params, call.context).await;
+            if provenance::settle(&mut result) == Settled::NotExecuted
+                && let Some(observed) = observed
+            {
+                observed.did_nothing();
+            }
+            result
+        })
     }
 }
 
@@ -47,6 +75,7 @@ impl<H> Clone for HandlerService<H> {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
+            _door: Arc::clone(&self._door),
         }
     }
 }
@@ -115,8 +144,9 @@ where
         if let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
             return Err(not_ready(error).1);
         }
+        let observation = call.observation();
         let answer = service.call(call).await;
-        answer.map_err(IntoErrorData::into_error_data)
+        answer.map_err(|error| told(error, || observation.shows_nothing()).1)
     }
 }
 
@@ -126,7 +156,8 @@ where
 pub enum ErrorOrigin {
     /// The handler returned it.
     Handler,
-    /// Another service refused the call before the handler was called.
+    /// Another service refused the call before the handler was called. Believed where that was
+    /// observed: a retry above the service may have called the handler before.
     BeforeHandler,
     /// Another service gave the call up; the handler may have run, or may have been dropped in the
     /// middle.
@@ -188,16 +219,33 @@ impl IntoErrorData for BoxError {
             Err(error) => error,
         };
         if error.is::<tower::timeout::error::Elapsed>() {
-            wire::timed_out()
+            refusal::timed_out()
         } else if error.is::<tower::load_shed::error::Overloaded>() {
-            wire::overloaded()
+            refusal::overloaded()
         } else {
             tracing::error!(
                 error = &*error as &dyn std::error::Error,
                 "a service around the tool handler failed"
             );
-            wire::failed()
+            refusal::failed()
         }
+    }
+}
+
+/// What an error of a service says, as far as it fits what was observed of the call.
+pub(crate) fn told(
+    error: impl IntoErrorData,
+    nothing_ran: impl FnOnce() -> bool,
+) -> (ErrorOrigin, ErrorData) {
+    match error.origin() {
+        ErrorOrigin::BeforeHandler if !nothing_ran() => {
+            tracing::warn!(
+                error = &*error.into() as &dyn std::error::Error,
+                "a service around the tool handler refused a call that may have run before"
+            );
+            (ErrorOrigin::Unknown, refusal::failed())
+        }
+        origin => (origin, error.into_error_data()),
     }
 }
 
@@ -206,7 +254,7 @@ pub(crate) fn not_ready(error: impl IntoErrorData) -> (ErrorOrigin, ErrorData) {
     let origin = error.origin();
     let mut data = error.into_error_data();
     if origin == ErrorOrigin::Unknown {
-        data = wire::not_called();
+        data = refusal::not_called();
     }
     (ErrorOrigin::BeforeHandler, data)
 }

@@ -1,7 +1,8 @@
 //! The request that asks what became of a call.
 //!
-//! 1. The params are `{key?, tool?, arguments?}`; the key may stand in `_meta` as in a call. Without
-//!    a key it is the call itself that is asked for, by tool and arguments.
+//! 1. The params are `{key?, tool?, arguments?}`; the key may stand in `_meta`, or in the argument that
+//!    the tool takes it in, as in a call. Without a key it is the call itself that is asked for, by
+//!    tool and arguments.
 //! 2. Keys are looked up in the caller's scope. Where an `authorize` hook is set, the tool must be
 //!    named, and the hook is asked.
 //! 3. A server with another secret than that of the records, or without the store, answers with an
@@ -13,8 +14,8 @@
 use std::sync::Arc;
 
 use mcp_idempotent_core::{
-    CallInfo, CanonicalArguments, IdempotencyKey, KeyRequirement, Policy, Record, RecordState,
-    Refusal, Store, store::Inspected,
+    CallInfo, CanonicalArguments, KeyKind, KeyRequirement, OnDoubt, Policy, Record, RecordState,
+    Refusal, Store, answer::refusal_of, store::Inspected,
 };
 use rmcp::{
     ErrorData, RoleServer,
@@ -23,23 +24,28 @@ use rmcp::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{Idempotency, result, wire};
+use crate::call::refusal;
+use crate::{
+    Idempotency,
+    call::{
+        key::{self, Places, Unreadable},
+        result, run,
+    },
+};
 
 /// What is asked for.
-pub(crate) struct Asked {
-    key: Option<IdempotencyKey>,
-    pub(crate) tool: Option<String>,
+pub(super) struct Asked {
+    /// The member of that name, of whatever form.
+    key: Option<Value>,
+    pub(super) tool: Option<String>,
     arguments: Option<JsonObject>,
 }
 
 impl Asked {
     /// # Errors
     ///
-    /// The params say nothing, or nothing that could be a call.
-    pub(crate) fn parse(
-        params: Option<Value>,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<Self, ErrorData> {
+    /// The params are not what they must be.
+    pub(super) fn parse(params: Option<Value>) -> Result<Self, ErrorData> {
         let mut params = match params {
             Some(Value::Object(params)) => params,
             Some(_) => return Err(malformed("its params are not an object")),
@@ -55,31 +61,8 @@ impl Asked {
             Some(_) => return Err(malformed("`arguments` is not an object")),
             None => None,
         };
-        let meta = &context.meta;
-        let mut key = None;
-        for value in [
-            params.remove("key").as_ref(),
-            meta.get(wire::KEY),
-            meta.get(wire::KEY_ALIAS),
-        ]
-        .into_iter()
-        .flatten()
-        {
-            let Value::String(value) = value else {
-                return Err(malformed("the key is not a string"));
-            };
-            let value =
-                IdempotencyKey::new(value).map_err(|error| malformed(&error.to_string()))?;
-            if key.as_ref().is_some_and(|key| *key != value) {
-                return Err(malformed("it carries two different keys"));
-            }
-            key = Some(value);
-        }
-        if key.is_none() && tool.is_none() {
-            return Err(malformed("it names neither a `key` nor a `tool`"));
-        }
         Ok(Self {
-            key,
+            key: params.remove("key"),
             tool,
             arguments,
         })
@@ -88,21 +71,33 @@ impl Asked {
 
 /// # Errors
 ///
-/// The caller may not ask, or the store could not be asked. Nothing was changed.
-pub(crate) async fn answer<S: Store>(
+/// The request says nothing that could be a call, the caller may not ask, or the store could not be
+/// asked. Nothing was changed.
+pub(super) async fn answer<S: Store>(
     idempotency: &Idempotency<S>,
     policy: &Policy,
     asked: Asked,
     context: &RequestContext<RoleServer>,
 ) -> Result<CustomResult, ErrorData> {
-    let settings = idempotency.settings();
+    let places = Places {
+        meta: Some(&context.meta),
+        arguments: asked.arguments.as_ref(),
+        argument: policy.key_argument.as_deref(),
+    };
+    let key = key::read(asked.key.iter().chain(places.values())).map_err(|why| match why {
+        Unreadable::Invalid(error) => malformed(&error.to_string()),
+        Unreadable::Contradiction => malformed("it carries two different keys"),
+    })?;
+    if key.is_none() && asked.tool.is_none() {
+        return Err(malformed("it names neither a `key` nor a `tool`"));
+    }
     let engine = idempotency.engine();
-    let refused = |refusal: Refusal| wire::error_data(&refusal);
+    let refused = |refusal: Refusal| refusal::error_data(&refusal);
     let scope = idempotency
         .scope()
         .resolve(context)
         .map_err(|no_scope| refused(Refusal::from(no_scope).into_unanswered()))?;
-    if let Some(hook) = &settings.authorize {
+    if let Some(hook) = &idempotency.settings().authorize {
         let Some(tool) = &asked.tool else {
             return Err(malformed("this server wants the `tool` to be named"));
         };
@@ -110,30 +105,26 @@ pub(crate) async fn answer<S: Store>(
             .await
             .map_err(|denied| refused(denied.into()))?;
     }
-    if asked.key.is_none() && policy.key != KeyRequirement::Derived {
+    if key.is_none() && policy.key != KeyRequirement::Derived {
         return Err(malformed(
             "this tool's calls without a key are not recorded",
         ));
     }
-    let left_out: Vec<Arc<str>> = policy
-        .ignored
-        .iter()
-        .chain(&policy.key_argument)
-        .cloned()
-        .collect();
-    let arguments = CanonicalArguments::new(asked.arguments.as_ref(), &left_out);
+    let arguments = CanonicalArguments::new(asked.arguments.as_ref(), &run::left_out(policy));
     let tool: Arc<str> = asked.tool.as_deref().unwrap_or_default().into();
-    let identity = engine.identify(&scope, asked.key.as_ref(), &tool, &arguments);
+    let identity = engine.identify(&scope, key.as_ref(), &tool, &arguments);
     let inspected = engine
         .inspect(CallInfo::new(tool, scope), &identity)
         .await
         .map_err(refused)?;
-    let is_asked_for =
-        |record: &Record| asked.tool.is_some() && record.fingerprint == identity.fingerprint;
     Ok(CustomResult::new(match inspected {
         Inspected::NotSeen => state("not_seen", "retry_same_key", NOT_SEEN),
         Inspected::InProgress => state("in_progress", "wait", IN_PROGRESS),
-        Inspected::Found(record) => found(is_asked_for(&record), record, &Reader::of(context)),
+        Inspected::Found(record) => {
+            let is_asked_for = asked.tool.is_some() && record.fingerprint == identity.fingerprint;
+            let reader = is_asked_for.then(|| Reader::of(context));
+            found(record, identity.kind, policy.on_doubt, reader)
+        }
     }))
 }
 
@@ -147,6 +138,8 @@ const TOO_LARGE: &str = "The call is completed and its effect is committed, but 
     large to keep. Do not repeat it.";
 const IN_DOUBT: &str = "The call ended without telling whether it took effect. Ask the operator to \
     look before repeating it.";
+const IN_DOUBT_AND_RUN_AGAIN: &str = "The call ended without telling whether it took effect. Send it \
+    again with the same key to find out; do not use a new key.";
 const EXPIRED: &str = "The call was completed, and its result is no longer kept. If it is meant \
     anew, send a new key.";
 const UNREADABLE: &str = "The call is completed, but its stored result cannot be read. Do not \
@@ -182,19 +175,28 @@ impl Reader {
     }
 }
 
-fn found(is_asked_for: bool, record: Record, reader: &Reader) -> Value {
+/// What the record says. What to do next is what a call would be told.
+fn found(record: Record, key: KeyKind, on_doubt: OnDoubt, reader: Option<Reader>) -> Value {
+    let next = refusal_of(&record.state, key, on_doubt)
+        .map_or("retry_same_key", |refusal| refusal.action().as_str());
     match record.state {
-        RecordState::InProgress { .. } => state("in_progress", "wait", IN_PROGRESS),
-        RecordState::InDoubt { .. } => state("in_doubt", "ask_operator", IN_DOUBT),
-        RecordState::Expired => state("expired", "use_new_key", EXPIRED),
+        RecordState::InProgress { .. } => state("in_progress", next, IN_PROGRESS),
+        RecordState::InDoubt { .. } => {
+            let message = match on_doubt {
+                OnDoubt::Fail => IN_DOUBT,
+                _ => IN_DOUBT_AND_RUN_AGAIN,
+            };
+            state("in_doubt", next, message)
+        }
+        RecordState::Expired => state("expired", next, EXPIRED),
         RecordState::Completed { response, at } => {
-            let mut answer = match response {
-                None => state("completed", "ask_operator", TOO_LARGE),
-                Some(_) if !is_asked_for => state("completed", "retry_same_key", COMPLETED),
-                Some(response) => match reader.recorded(&response) {
+            let mut answer = match (response, reader) {
+                (None, _) => state("completed", next, TOO_LARGE),
+                (Some(_), None) => state("completed", next, COMPLETED),
+                (Some(response), Some(reader)) => match reader.recorded(&response) {
                     None => state("completed", "ask_operator", UNREADABLE),
                     Some((member, recorded)) => {
-                        let mut answer = state("completed", "retry_same_key", COMPLETED);
+                        let mut answer = state("completed", next, COMPLETED);
                         answer[member] = recorded;
                         answer
                     }

@@ -7,4 +7,5 @@ mod client;
 mod layer;
 #[cfg(feature = "sqlite")]
 mod scope;
+mod upstream;
 mod wire;

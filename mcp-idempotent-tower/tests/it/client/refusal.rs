@@ -16,23 +16,63 @@ use rmcp::{
 use serde_json::json;
 use tokio::time::Instant;
 
-fn refusals() -> impl Iterator<Item = Refusal> {
+const TYPES: [ErrorKind; 14] = [
+    ErrorKind::KeyInvalid,
+    ErrorKind::KeyRequired,
+    ErrorKind::KeyConflict,
+    ErrorKind::KeyInProgress,
+    ErrorKind::KeyExpired,
+    ErrorKind::OutcomeUnknown,
+    ErrorKind::ResultTooLarge,
+    ErrorKind::StoreUnavailable,
+    ErrorKind::NotCommitted,
+    ErrorKind::Unauthorized,
+    ErrorKind::TooManyWaiting,
+    ErrorKind::Misconfigured,
+    ErrorKind::HandlerPanicked,
+    ErrorKind::TransactionTooLong,
+];
+
+/// Every type with every outcome and every action.
+fn combinations() -> impl Iterator<Item = Refusal> {
     use Action::{AskOperator, RetrySameKey, UseNewKey, Wait};
     use CommitOutcome::{Committed, NotCommitted, Unknown};
-    [Committed, NotCommitted, Unknown]
-        .into_iter()
-        .flat_map(|outcome| {
-            [AskOperator, RetrySameKey, UseNewKey, Wait].map(|action| {
-                Refusal::new(ErrorKind::KeyInProgress, outcome, action, "Wait a little.")
-                    .with_retry_after(Duration::from_millis(1_500))
+    TYPES.into_iter().flat_map(|kind| {
+        [Committed, NotCommitted, Unknown]
+            .into_iter()
+            .flat_map(move |outcome| {
+                [AskOperator, RetrySameKey, UseNewKey, Wait].map(|action| {
+                    Refusal::new(kind, outcome, action, "Wait a little.")
+                        .with_retry_after(Duration::from_millis(1_500))
+                })
             })
-        })
+    })
+}
+
+/// Whether the wire page has a row for it.
+fn is_documented(refusal: &Refusal) -> bool {
+    let row = format!(
+        "| `{}` | {} | `{}` | `{}` |",
+        refusal.kind().as_str(),
+        wire::error_data(refusal).code.0,
+        refusal.outcome().as_str(),
+        refusal.action().as_str()
+    );
+    include_str!("../../../../docs/wire.md").contains(&row)
+}
+
+/// What a server may say.
+fn refusals() -> impl Iterator<Item = Refusal> {
+    combinations().filter(is_documented)
 }
 
 fn assert_same(received: Option<ReceivedRefusal>, refusal: &Refusal) {
     let received = received.unwrap();
     assert!(received.is(refusal.kind()));
-    assert!(!received.is(ErrorKind::KeyConflict));
+    assert_eq!(
+        TYPES.into_iter().filter(|kind| received.is(*kind)).count(),
+        1
+    );
     assert_eq!(received.outcome(), refusal.outcome());
     assert_eq!(received.action(), refusal.action());
     assert_eq!(received.retry_after(), refusal.retry_after());
@@ -52,12 +92,29 @@ fn a_refusal_is_read_from_an_error_and_from_a_result() {
 }
 
 #[test]
+fn a_refusal_is_believed_where_the_wire_page_has_it() {
+    assert!(
+        TYPES
+            .into_iter()
+            .all(|kind| refusals().any(|refusal| refusal.kind() == kind))
+    );
+    for refusal in combinations() {
+        let error = ReceivedRefusal::from_error(&wire::error_data(&refusal));
+        let result = ReceivedRefusal::from_result(&wire::error_result(&refusal));
+        let is_documented = is_documented(&refusal);
+        assert_eq!(error.is_some(), is_documented, "{refusal:?}");
+        assert_eq!(result.is_some(), is_documented, "{refusal:?}");
+    }
+}
+
+#[test]
 fn what_is_no_refusal_is_not_read_as_one() {
     let error = |data| ErrorData::internal_error("no", Some(data));
     for data in [
         json!(null),
         json!({ "type": "idempotency_key_conflict" }),
         json!({ "type": "other", "outcome": "committed", "action": "wait" }),
+        json!({ "type": "idempotency_other", "outcome": "unknown", "action": "wait" }),
         json!({ "type": "idempotency_key_conflict", "outcome": "maybe", "action": "wait" }),
         json!({ "type": "idempotency_key_conflict", "outcome": "unknown", "action": "dance" }),
     ] {
@@ -117,9 +174,8 @@ async fn what_a_refusal_allows_decides_whether_a_call_is_repeated() {
 
                 let asks_for_a_repeat =
                     matches!(refusal.action(), Action::RetrySameKey | Action::Wait);
-                let is_safe = is_keyed || refusal.outcome() == CommitOutcome::NotCommitted;
                 let what = format!("{refusal:?}, keyed: {is_keyed}");
-                if asks_for_a_repeat && is_safe {
+                if asks_for_a_repeat && is_keyed {
                     answer.expect(&what);
                     assert_eq!(started.elapsed().as_millis(), 1_500, "{what}");
                 } else {

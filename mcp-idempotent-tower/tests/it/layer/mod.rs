@@ -3,6 +3,7 @@
 mod definitions;
 mod doubt;
 mod drops;
+mod entered;
 mod fidelity;
 mod http;
 mod outcomes;

@@ -59,26 +59,45 @@ async fn a_panic_is_answered_and_leaves_the_call_in_doubt() {
 }
 
 #[tokio::test]
-async fn arguments_that_do_not_parse_leave_the_key_free() {
+async fn arguments_that_do_not_parse_are_answered_and_recorded_as_an_error_result() {
     let server = Mailer::new().idempotent(layer(lease()));
     let client = connect(server.clone()).await;
-    // rmcp's own answer, by which the layer knows that the handler was not called.
-    let answer = call(&client, params("send", json!({ "txt": 1 }), key("k"))).await;
-    assert_eq!(answer["result"]["isError"], true, "{answer}");
-    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
-    assert!(
-        text.starts_with("failed to deserialize parameters:"),
-        "{text}"
+    let malformed = params("send", json!({ "txt": 1 }), key("k"));
+    for is_replay in [false, true] {
+        let answer = call(&client, malformed.clone()).await;
+        assert_eq!(answer["result"]["isError"], true, "{answer}");
+        let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+        assert!(
+            text.starts_with("failed to deserialize parameters:"),
+            "{text}"
+        );
+        let meta = &answer["result"]["_meta"]["io.github.mcp-idempotent/replayed"];
+        assert_eq!(meta.is_object(), is_replay, "{answer}");
+    }
+    let corrected = call(&client, params("send", hello(), key("k"))).await;
+    assert_eq!(
+        refusal(&corrected),
+        ("idempotency_key_conflict", "not_committed")
     );
-    assert_eq!(send(&client, key("k")).await, 1);
+    assert_eq!(send(&client, key("new")).await, 1);
 }
 
 #[tokio::test]
-async fn a_tool_that_does_not_exist_leaves_the_key_free() {
-    let client = connect(Mailer::new().idempotent(layer(lease()))).await;
-    let answer = call(&client, params("sned", hello(), key("k"))).await;
-    assert_eq!(answer["error"]["message"], "tool not found", "{answer}");
-    assert_eq!(send(&client, key("k")).await, 1);
+async fn a_tool_that_does_not_exist_is_an_error_that_means_what_the_rule_says() {
+    for (on_error, again) in [
+        (OnError::InDoubt, None),
+        (OnError::Release, Some("tool not found")),
+    ] {
+        let client = connect(Mailer::new().idempotent(layer(Rule::lease(on_error)))).await;
+        let unknown = params("sned", hello(), key("k"));
+        let answer = call(&client, unknown.clone()).await;
+        assert_eq!(answer["error"]["message"], "tool not found", "{answer}");
+        let answer = call(&client, unknown).await;
+        match again {
+            Some(message) => assert_eq!(answer["error"]["message"], message, "{answer}"),
+            None => assert_eq!(refusal(&answer), ("idempotency_outcome_unknown", "unknown")),
+        }
+    }
 }
 
 #[tokio::test]

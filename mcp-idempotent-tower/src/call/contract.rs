@@ -1,0 +1,196 @@
+//! What a tool's definition, and the server's capability, say of its calls.
+
+use std::time::Duration;
+
+use mcp_idempotent_core::{KeyRequirement, OnDoubt, Policy, PolicyOverride, Wait};
+use rmcp::model::JsonObject;
+use serde_json::{Map, Value, json};
+
+use super::refusal::millis;
+use crate::{
+    attribute::options::{Mode, ToolOptions},
+    wire,
+};
+
+/// Members of a contract.
+const MODE: &str = "mode";
+const KEY_REQUIREMENT: &str = "key";
+const KEY_ARGUMENT: &str = "keyArgument";
+const IGNORED: &str = "ignoredArguments";
+const RETENTION: &str = "retentionMs";
+const WINDOW: &str = "windowMs";
+const ON_DOUBT: &str = "inDoubt";
+const LEASE: &str = "leaseMs";
+const HEARTBEAT: &str = "heartbeatMs";
+const IN_DOUBT_RETENTION: &str = "inDoubtRetentionMs";
+
+const TRANSACTION: &str = "transaction";
+const LEASE_MODE: &str = "lease";
+
+/// What the attribute says of a tool. What it leaves to the server's policy is not listed: the
+/// tool's definition is made without the server. [`complete`] adds it.
+pub(crate) fn contract(options: &ToolOptions) -> Value {
+    let mut contract = Map::new();
+    let mode = match options.mode {
+        Mode::Transaction => TRANSACTION,
+        Mode::Lease => LEASE_MODE,
+    };
+    contract.insert(MODE.into(), mode.into());
+    let policy = &options.policy;
+    if let Some(key) = policy.key {
+        contract.insert(KEY_REQUIREMENT.into(), requirement(key).into());
+    }
+    if let Some(pointer) = &policy.key_argument {
+        contract.insert(KEY_ARGUMENT.into(), pointer.as_ref().into());
+    }
+    if let Some(ignored) = &policy.ignored {
+        let ignored: Vec<&str> = ignored.iter().map(AsRef::as_ref).collect();
+        contract.insert(IGNORED.into(), ignored.into());
+    }
+    for (name, duration) in [
+        (RETENTION, policy.retention),
+        (WINDOW, policy.window),
+        (LEASE, policy.lease),
+        (HEARTBEAT, policy.heartbeat),
+        (IN_DOUBT_RETENTION, policy.in_doubt_retention),
+    ] {
+        if let Some(duration) = duration {
+            contract.insert(name.into(), millis(duration));
+        }
+    }
+    if let Some(on_doubt) = policy.on_doubt.and_then(in_doubt) {
+        contract.insert(ON_DOUBT.into(), on_doubt.into());
+    }
+    Value::Object(contract)
+}
+
+/// What the layer says of a tool: all of it is known.
+pub(crate) fn contract_of(policy: &Policy, mode: &'static str) -> Value {
+    let mut contract = json!({ MODE: mode });
+    complete(&mut contract, policy);
+    contract
+}
+
+/// What a contract says of a tool's policy, read back.
+pub(crate) fn read_contract(contract: &Value) -> PolicyOverride {
+    let text = |name| contract.get(name).and_then(Value::as_str);
+    let duration = |name| {
+        let millis = contract.get(name).and_then(Value::as_u64);
+        millis.map(Duration::from_millis)
+    };
+    let ignored = contract.get(IGNORED).and_then(Value::as_array);
+    PolicyOverride {
+        key: match text(KEY_REQUIREMENT) {
+            Some(OPTIONAL) => Some(KeyRequirement::Explicit),
+            Some(REQUIRED) => Some(KeyRequirement::Required),
+            Some(DERIVED) => Some(KeyRequirement::Derived),
+            _ => None,
+        },
+        key_argument: text(KEY_ARGUMENT).map(|pointer| pointer.to_owned().into()),
+        ignored: ignored.map(|pointers| {
+            let pointers = pointers.iter().filter_map(Value::as_str);
+            pointers.map(|pointer| pointer.to_owned().into()).collect()
+        }),
+        on_doubt: match text(ON_DOUBT) {
+            Some(RERUN) => Some(OnDoubt::Rerun),
+            Some(VERIFY) => Some(OnDoubt::Verify),
+            _ => None,
+        },
+        retention: duration(RETENTION),
+        window: duration(WINDOW),
+        lease: duration(LEASE),
+        heartbeat: duration(HEARTBEAT),
+        in_doubt_retention: duration(IN_DOUBT_RETENTION),
+        ..PolicyOverride::NONE
+    }
+}
+
+/// The mode that a contract says.
+pub(crate) fn mode_of(contract: &Value) -> Option<Mode> {
+    match contract.get(MODE).and_then(Value::as_str) {
+        Some(TRANSACTION) => Some(Mode::Transaction),
+        Some(LEASE_MODE) => Some(Mode::Lease),
+        _ => None,
+    }
+}
+
+/// Adds to a contract what it does not say of the policy that is in force.
+pub(crate) fn complete(contract: &mut Value, policy: &Policy) {
+    let Value::Object(contract) = contract else {
+        return;
+    };
+    let is_lease = contract.get(MODE).is_some_and(|mode| mode == LEASE_MODE);
+    let mut say = |name: &str, value: Value| {
+        contract.entry(name).or_insert(value);
+    };
+    say(KEY_REQUIREMENT, requirement(policy.key).into());
+    if let Some(pointer) = policy.key_argument.as_deref() {
+        say(KEY_ARGUMENT, pointer.into());
+    }
+    if !policy.ignored.is_empty() {
+        let ignored: Vec<&str> = policy.ignored.iter().map(|pointer| &**pointer).collect();
+        say(IGNORED, ignored.into());
+    }
+    say(RETENTION, millis(policy.retention));
+    if is_lease && let Some(on_doubt) = in_doubt(policy.on_doubt) {
+        say(ON_DOUBT, on_doubt.into());
+    }
+    if policy.key == KeyRequirement::Derived {
+        say(WINDOW, millis(policy.window));
+    }
+}
+
+const RERUN: &str = "rerun";
+const VERIFY: &str = "verify";
+
+/// What becomes of a call in doubt, where it does not wait for an operator.
+fn in_doubt(on_doubt: OnDoubt) -> Option<&'static str> {
+    match on_doubt {
+        OnDoubt::Rerun => Some(RERUN),
+        OnDoubt::Verify => Some(VERIFY),
+        _ => None,
+    }
+}
+
+const OPTIONAL: &str = "optional";
+const REQUIRED: &str = "required";
+const DERIVED: &str = "derived";
+
+fn requirement(key: KeyRequirement) -> &'static str {
+    match key {
+        KeyRequirement::Explicit => OPTIONAL,
+        KeyRequirement::Required => REQUIRED,
+        _ => DERIVED,
+    }
+}
+
+/// What the server says in `capabilities.extensions`.
+pub(crate) fn capability(policy: &Policy) -> JsonObject {
+    let mut capability = Map::new();
+    capability.insert(RETENTION.into(), millis(policy.retention));
+    let keys = [wire::KEY, wire::KEY_ALIAS].map(|name| format!("_meta[\"{name}\"]"));
+    capability.insert("keys".into(), keys.to_vec().into());
+    match policy.wait {
+        Wait::UpTo(bound) => {
+            capability.insert("inProgress".into(), "wait".into());
+            capability.insert("waitMs".into(), millis(bound));
+        }
+        _ => {
+            capability.insert("inProgress".into(), "reject".into());
+        }
+    }
+    capability.insert("statusMethod".into(), wire::STATUS_METHOD.into());
+    capability
+}
+
+/// The key argument in a tool's input schema, in words for a model.
+pub(crate) fn key_property() -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 255,
+        "description": "A unique key for this one intended operation, for example a UUID. Make a \
+            new key for each new intent. To retry a call whose result you did not get, send the \
+            same key with the same arguments: the operation is not carried out a second time.",
+    })
+}

@@ -1,0 +1,120 @@
+//! What we see of one call ourselves, whatever a handler or a service says of it.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+/// How often the author's handler was entered in one execution of a call, and did not prove then
+/// that it had done nothing. Shared by all clones of a [`ToolCall`](crate::ToolCall): a retry layer
+/// sends clones down.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observed(Arc<Execution>);
+
+#[derive(Debug, Default)]
+struct Execution {
+    entered: AtomicUsize,
+    /// The call that it is an execution of: a layer may execute one call several times.
+    of: Option<Observed>,
+}
+
+/// Nothing has happened, that has been acted on, and so the handler must not be entered any more.
+const CLOSED: usize = usize::MAX;
+
+impl Observed {
+    /// One execution of the call that `of` observes.
+    pub(crate) fn execution(of: Option<Self>) -> Self {
+        let entered = AtomicUsize::new(0);
+        Self(Arc::new(Execution { entered, of }))
+    }
+
+    /// To be asked right before the handler is called, which it must not be on `false`.
+    pub(crate) fn enter(&self) -> bool {
+        let next = |entered: usize| (entered != CLOSED).then(|| entered + 1);
+        let is_open = self.0.entered.fetch_update(SeqCst, SeqCst, next).is_ok();
+        is_open && self.0.of.as_ref().is_none_or(Self::enter)
+    }
+
+    /// A handler that was entered has proved that it did nothing.
+    pub(crate) fn did_nothing(&self) {
+        self.0.entered.fetch_sub(1, SeqCst);
+        if let Some(of) = &self.0.of {
+            of.did_nothing();
+        }
+    }
+
+    fn is_untouched(&self) -> bool {
+        matches!(self.0.entered.load(SeqCst), 0 | CLOSED)
+    }
+
+    /// Whether nothing has happened. If so, nothing will.
+    pub(crate) fn close(&self) -> bool {
+        let closed = self.0.entered.compare_exchange(0, CLOSED, SeqCst, SeqCst);
+        matches!(closed, Ok(_) | Err(CLOSED))
+    }
+}
+
+/// What one service may conclude of a call that it sends down.
+#[derive(Debug)]
+pub(crate) struct Observation {
+    pub(crate) seen: Option<Observed>,
+    /// Whether the stack ends in a handler at whose door we watch.
+    pub(crate) ends_in_handler: bool,
+}
+
+impl Observation {
+    /// Whether the author's code did nothing so far.
+    pub(crate) fn shows_nothing(&self) -> bool {
+        self.ends_in_handler && self.seen.as_ref().is_some_and(Observed::is_untouched)
+    }
+
+    /// Whether the author's code did nothing, and will not: for the layer that executes the call.
+    pub(crate) fn proves_nothing_ran(&self) -> bool {
+        self.ends_in_handler && self.seen.as_ref().is_some_and(Observed::close)
+    }
+
+    /// Whether more happened than the one attempt that says that it did nothing.
+    pub(crate) fn has_seen_more(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| !seen.close())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_execution_that_was_given_up_is_not_entered_any_more() {
+        let call = Observed::default();
+        let first = Observed::execution(Some(call.clone()));
+        assert!(first.clone().close());
+        assert!(!first.enter());
+        let second = Observed::execution(Some(call.clone()));
+        assert!(second.enter());
+        assert!(!second.close());
+        assert!(!call.close());
+        assert!(first.close());
+    }
+
+    #[test]
+    fn a_call_that_was_given_up_is_entered_in_no_execution() {
+        let call = Observed::default();
+        assert!(call.close());
+        assert!(!Observed::execution(Some(call)).enter());
+    }
+
+    #[test]
+    fn a_handler_that_did_nothing_proves_it_for_itself_alone() {
+        let call = Observed::default();
+        let execution = Observed::execution(Some(call.clone()));
+        assert!(execution.enter());
+        execution.did_nothing();
+        assert!(execution.enter());
+        assert!(execution.enter());
+        execution.did_nothing();
+        assert!(!execution.close());
+        execution.did_nothing();
+        assert!(execution.close());
+        assert!(call.close());
+    }
+}

@@ -1,0 +1,142 @@
+//! What a client is told in place of a result, in the forms that go over the wire.
+
+use std::time::Duration;
+
+use mcp_idempotent_core::{Action, CommitOutcome, Refusal, Timestamp};
+use rmcp::{
+    ErrorData,
+    model::{CallToolResult, ContentBlock, ErrorCode, MetaObject},
+};
+use serde_json::{Map, Value, json};
+
+use crate::wire;
+
+fn refusal_data(refusal: &Refusal) -> Map<String, Value> {
+    let mut data = Map::new();
+    data.insert("type".into(), refusal.kind().as_str().into());
+    data.insert("outcome".into(), refusal.outcome().as_str().into());
+    data.insert("action".into(), refusal.action().as_str().into());
+    if let Some(after) = refusal.retry_after() {
+        data.insert("retryAfterMs".into(), millis(after));
+    }
+    data
+}
+
+/// A refusal as a JSON-RPC error: `-32602` where the caller must act, `-32603` where the server
+/// failed. `data` is `{type, outcome, action, retryAfterMs?}`.
+#[must_use]
+pub fn error_data(refusal: &Refusal) -> ErrorData {
+    let code = if refusal.kind().is_callers() {
+        ErrorCode::INVALID_PARAMS
+    } else {
+        ErrorCode::INTERNAL_ERROR
+    };
+    ErrorData::new(
+        code,
+        refusal.message().to_owned(),
+        Some(Value::Object(refusal_data(refusal))),
+    )
+}
+
+/// A refusal as a tool result with `isError`, for hosts that hide protocol errors from the model.
+#[must_use]
+pub fn error_result(refusal: &Refusal) -> CallToolResult {
+    let mut result = CallToolResult::error(vec![ContentBlock::text(refusal.message())]);
+    result
+        .meta
+        .get_or_insert_with(MetaObject::default)
+        .insert(wire::REFUSAL.into(), Value::Object(refusal_data(refusal)));
+    result
+}
+
+/// Marks a result as not made by this call.
+pub(crate) fn mark_replayed(meta: &mut Option<MetaObject>, at: Timestamp) {
+    meta.get_or_insert_with(MetaObject::default)
+        .insert(wire::REPLAYED.into(), json!({ "at": at.to_string() }));
+}
+
+/// What a replay says to a model, where that is asked for.
+pub(crate) fn replay_notice(at: Timestamp) -> ContentBlock {
+    ContentBlock::text(format!(
+        "This call was already executed at {at}; this is its result. It was not executed again. \
+         To run it again, send a new idempotency key."
+    ))
+}
+
+fn of_a_layer(kind: &str, outcome: CommitOutcome, message: &'static str) -> ErrorData {
+    let mut data = Map::new();
+    data.insert("type".into(), kind.into());
+    data.insert("outcome".into(), outcome.as_str().into());
+    data.insert("action".into(), Action::RetrySameKey.as_str().into());
+    if outcome == CommitOutcome::NotCommitted {
+        data.insert("retryAfterMs".into(), 1000.into());
+    }
+    ErrorData::internal_error(message, Some(Value::Object(data)))
+}
+
+/// Whether the `type` of an error's data is one that only we may say.
+pub(crate) fn is_a_type_of_ours(kind: &str) -> bool {
+    kind.starts_with("idempotency_")
+        || [
+            wire::TIMED_OUT,
+            wire::FAILED,
+            wire::OVERLOADED,
+            wire::NOT_CALLED,
+        ]
+        .contains(&kind)
+}
+
+/// Whether it says that the handler may have been cut off. To be asked of errors of ours only, such
+/// as one from a server below that was wrapped by itself.
+pub(crate) fn is_of_unknown_outcome(error: &ErrorData) -> bool {
+    let kind = error.data.as_ref().and_then(|data| data.get("type"));
+    kind.is_some_and(|kind| kind == wire::TIMED_OUT || kind == wire::FAILED)
+}
+
+/// A timeout above or below us.
+pub(crate) fn timed_out() -> ErrorData {
+    of_a_layer(
+        wire::TIMED_OUT,
+        CommitOutcome::Unknown,
+        "The call took longer than the server waits, so it is not known whether it took effect. If \
+         it was sent with an idempotency key, send the same call with the same key to get its \
+         result; without one, look before repeating it.",
+    )
+}
+
+/// A load limit refused the call.
+pub(crate) fn overloaded() -> ErrorData {
+    of_a_layer(
+        wire::OVERLOADED,
+        CommitOutcome::NotCommitted,
+        "The server is too busy, so the call was not executed. Wait, then send it again with the \
+         same key.",
+    )
+}
+
+/// A service below the client and above the handler could not take the call.
+pub(crate) fn not_called() -> ErrorData {
+    of_a_layer(
+        wire::NOT_CALLED,
+        CommitOutcome::NotCommitted,
+        "The server could not take the call, so it was not executed. Send it again with the same \
+         key.",
+    )
+}
+
+/// A service gave the call up.
+pub(crate) fn failed() -> ErrorData {
+    of_a_layer(
+        wire::FAILED,
+        CommitOutcome::Unknown,
+        "The call failed in the server, and it is not known whether it took effect. If it was sent \
+         with an idempotency key, send the same call with the same key to find out; without one, \
+         look before repeating it.",
+    )
+}
+
+pub(super) fn millis(duration: Duration) -> Value {
+    u64::try_from(duration.as_millis())
+        .unwrap_or(u64::MAX)
+        .into()
+}
