@@ -130,6 +130,9 @@ pub const USER_HEADER: &str = "x-demo-user";
 
 /// Whose idempotency key it is: equal keys of two users are two charges.
 ///
+/// The example is served over stdio and over HTTP and in no other way, so a call without an HTTP head
+/// is of the process that started it. On a socket that would be wrong.
+///
 /// Over HTTP the example believes a header, because everybody who reaches the loopback address is
 /// the same person. A real server takes the subject that its authentication layer has left in
 /// `parts.extensions`.

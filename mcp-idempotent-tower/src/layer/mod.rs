@@ -6,7 +6,9 @@
 //!    contract in its definition's `_meta`, and its calls pass: the annotation deduplicates them. A
 //!    call that a layer above has in hand passes too.
 //! 2. A tool has the [`Rule`] that names it, else that of the first predicate that holds, else the
-//!    layer's default. Under [`Rule::untouched`] its calls pass, and no `authorize` hook is asked.
+//!    layer's default. Under [`Rule::untouched`] its calls pass, and neither the scope
+//!    resolver nor an `authorize` hook is asked. A call under any other rule is refused if one of them
+//!    denies its caller, with or without a key.
 //! 3. A call with an explicit key is protected. A call without one passes, unless the rule asks for
 //!    [derived or required keys](Rule::with_key).
 //! 4. A tool whose annotations say `readOnlyHint: true` is protected by an explicit key alone,
