@@ -99,12 +99,12 @@ pub(crate) async fn in_transaction<S: TransactionStore>(
     write: impl for<'c> FnOnce(&'c mut S::Connection) -> BoxFuture<'c, ()>,
 ) -> Answer {
     match engine.begin_transaction(request).await {
-        Begun::Answer(answer) => answer,
-        Begun::Attempt(mut attempt) => {
-            attempt.run(write).await.expect("the handler");
-            attempt.finish(&Done).await
+        Err(answer) => answer,
+        Ok((mut transaction, attempt)) => {
+            let ran = attempt.run(write(&mut transaction)).await;
+            ran.expect("the handler");
+            attempt.finish(Some(transaction), &Done).await
         }
-        Begun::Unprotected(_) => unreachable!("not in transaction mode"),
     }
 }
 
@@ -116,7 +116,7 @@ pub(crate) async fn under_lease<S: Store>(engine: &Engine<S>, request: Request<'
             attempt.run(async {}).await.expect("the handler");
             attempt.finish(&Done).await
         }
-        Begun::Unprotected(_) => unreachable!("not asked for"),
+        Begun::FailOpen => unreachable!("not asked for"),
     }
 }
 

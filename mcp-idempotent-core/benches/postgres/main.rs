@@ -233,7 +233,7 @@ fn growth(paired: &mut Paired<'_>, empty: &Arc<Scene>, runtime: &Runtime, cluste
 fn slow_key(paired: &mut Paired<'_>, scene: &Arc<Scene>) {
     let held = Cell::new(0);
     let note = |now: usize| held.set(held.get().max(now));
-    let other = Engine::new("benchmarks", scene.engine.store().clone());
+    let other = Engine::new("benchmarks", PostgresStore::clone(scene.engine.store()));
     for (place, engine) in [("this", &scene.engine), ("another", &other)] {
         held.set(0);
         paired.row(

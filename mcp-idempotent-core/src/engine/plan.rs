@@ -93,7 +93,6 @@ mod tests {
                 RollBackAndRecord,
             ),
             (K::ErrorResult, OnError::Default, derived, RollBack),
-            (K::ErrorResult, OnError::Default, None, RollBack),
             (K::ErrorResult, OnError::Record, derived, RollBackAndRecord),
             (K::ErrorResult, OnError::Release, explicit, RollBack),
             (K::ErrorResult, OnError::Commit, derived, Commit),

@@ -44,7 +44,7 @@ struct Relay {
 impl Relay {
     fn new() -> Self {
         Self {
-            idempotency: Idempotency::new("relay", MemoryStore::new()),
+            idempotency: Idempotency::for_stdio("relay", MemoryStore::new()).unwrap(),
             acted: Arc::default(),
         }
     }

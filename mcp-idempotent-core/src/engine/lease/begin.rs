@@ -29,7 +29,6 @@ use crate::{
 const TAKE_OVERS: u32 = 8;
 
 /// How a call in lease mode begins.
-#[derive(Debug)]
 #[expect(
     clippy::exhaustive_enums,
     reason = "a caller must handle every beginning"
@@ -103,6 +102,16 @@ impl<S: Store> Engine<S> {
                 }
             }
             _ => Begun::Attempt(LeaseAttempt::new(guard, lead)),
+        }
+    }
+}
+
+impl<S: Store> std::fmt::Debug for Begun<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Answer(answer) => f.debug_tuple("Answer").field(answer).finish(),
+            Self::Attempt(attempt) => f.debug_tuple("Attempt").field(attempt).finish(),
+            Self::FailOpen => f.write_str("FailOpen"),
         }
     }
 }

@@ -77,12 +77,13 @@ where
             ResultKind::Success,
         ] {
             let request = request(engine, key, policy);
-            if let Begun::Attempt(mut attempt) = engine.begin_transaction(request).await {
+            if let Ok((transaction, attempt)) = engine.begin_transaction(request).await {
                 let ran = attempt
-                    .run(|_| Box::pin(async { tracing::info!("in the handler") }))
+                    .run(async { tracing::info!("in the handler") })
                     .await;
                 ran.unwrap();
-                attempt.finish(&Reply::new(kind, "one")).await;
+                let reply = Reply::new(kind, "one");
+                attempt.finish(Some(transaction), &reply).await;
             }
         }
     }

@@ -133,7 +133,7 @@ impl<S: Store> Server<S> {
         let mut attempt = match self.engine.begin(request).await {
             Begun::Answer(answer) => return Outcome::from(answer, None),
             Begun::Attempt(attempt) => attempt,
-            Begun::Unprotected(_) => panic!("the store is there"),
+            Begun::FailOpen => panic!("the store is there"),
         };
         let handle = attempt.handle();
         let reply = attempt

@@ -4,12 +4,18 @@ use std::{sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{
     Begun, CallInfo, CanonicalArguments, Engine, IdempotencyKey, Identity, OnDoubt, OnError,
-    Policy, Request, ResultKind, Scope, Secret, TransactionAttempt, engine::Interrupted,
-    store::sqlite::SqliteStore,
+    Policy, Request, ResultKind, Scope, Secret, TransactionAttempt, TransactionStore,
+    engine::Interrupted, store::sqlite::SqliteStore,
 };
 use tempfile::TempDir;
 
 use super::{Outcome, Reply, own, replayed};
+
+/// What a call that runs has in hand.
+type Begin = (
+    <SqliteStore as TransactionStore>::Transaction,
+    TransactionAttempt<SqliteStore>,
+);
 
 pub(super) struct Server {
     pub(super) engine: Engine<SqliteStore>,
@@ -51,33 +57,29 @@ impl Server {
         Request::new(call, self.identity(), &self.policy)
     }
 
-    pub(super) async fn begin(&self) -> Result<TransactionAttempt<SqliteStore>, Outcome> {
-        match self.engine.begin_transaction(self.request()).await {
-            Begun::Attempt(attempt) => Ok(attempt),
-            Begun::Answer(answer) => Err(Outcome::from(answer, None)),
-            Begun::Unprotected(_) => panic!("a transaction is never unprotected here"),
-        }
+    pub(super) async fn begin(&self) -> Result<Begin, Outcome> {
+        let begun = self.engine.begin_transaction(self.request()).await;
+        begun.map_err(|answer| Outcome::from(answer, None))
     }
 
     /// One call whose handler writes a row and returns `reply`.
     pub(super) async fn call(&self, reply: Reply) -> Outcome {
-        let mut attempt = match self.begin().await {
-            Ok(attempt) => attempt,
+        let (mut transaction, attempt) = match self.begin().await {
+            Ok(begun) => begun,
             Err(answer) => return answer,
         };
         let reply = attempt
-            .run(|connection| {
-                Box::pin(async move {
-                    sqlx::query("INSERT INTO effects VALUES ('effect')")
-                        .execute(connection)
-                        .await
-                        .unwrap();
-                    reply
-                })
+            .run(async {
+                sqlx::query("INSERT INTO effects VALUES ('effect')")
+                    .execute(&mut *transaction)
+                    .await
+                    .unwrap();
+                reply
             })
             .await
             .unwrap();
-        Outcome::from(attempt.finish(&reply).await, Some(reply))
+        let answer = attempt.finish(Some(transaction), &reply).await;
+        Outcome::from(answer, Some(reply))
     }
 
     async fn effects(&self) -> i64 {
@@ -123,24 +125,20 @@ async fn an_error_is_recorded_or_not_as_the_policy_says_and_its_effect_only_wher
 #[tokio::test]
 async fn a_handler_that_holds_its_transaction_for_too_long_is_stopped_and_rolled_back() {
     let server = Server::new(Duration::from_millis(50), |_| {}).await;
-    let mut attempt = server.begin().await.unwrap();
+    let (mut transaction, attempt) = server.begin().await.unwrap();
     let ended = attempt
-        .run(|connection| {
-            Box::pin(async move {
-                sqlx::query("INSERT INTO effects VALUES ('effect')")
-                    .execute(connection)
-                    .await
-                    .unwrap();
-                std::future::pending::<()>().await;
-            })
+        .run(async {
+            sqlx::query("INSERT INTO effects VALUES ('effect')")
+                .execute(&mut *transaction)
+                .await
+                .unwrap();
+            std::future::pending::<()>().await;
         })
         .await;
     assert_eq!(ended, Err(Interrupted::OverTime));
     let stopped = reply(ResultKind::Interrupted, "stopped");
-    assert_eq!(
-        Outcome::from(attempt.finish(&stopped).await, Some(stopped)),
-        own("stopped")
-    );
+    let answer = attempt.finish(Some(transaction), &stopped).await;
+    assert_eq!(Outcome::from(answer, Some(stopped)), own("stopped"));
     assert_eq!(server.effects().await, 0);
     assert_eq!(
         server.call(reply(ResultKind::Success, "two")).await,
@@ -149,20 +147,42 @@ async fn a_handler_that_holds_its_transaction_for_too_long_is_stopped_and_rolled
 }
 
 #[tokio::test]
+async fn a_transaction_that_something_still_holds_is_not_committed_and_leaves_no_record() {
+    let server = Server::new(LONG, |_| {}).await;
+    let (mut held, attempt) = server.begin().await.unwrap();
+    sqlx::query("INSERT INTO effects VALUES ('effect')")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    let one = reply(ResultKind::Success, "one");
+    let answer = attempt.finish(None, &one).await;
+    assert_eq!(
+        Outcome::from(answer, Some(one)),
+        Outcome::Refused("idempotency_outcome_unknown", "unknown", "ask_operator")
+    );
+    drop(held);
+    assert_eq!(server.effects().await, 0);
+    assert_eq!(
+        server.call(reply(ResultKind::Success, "two")).await,
+        own("two")
+    );
+    assert_eq!(server.effects().await, 1);
+}
+
+#[tokio::test]
 async fn a_transaction_in_doubt_is_nobodys_to_find_out_about_whatever_is_said_of_leases() {
     for on_doubt in [OnDoubt::Fail, OnDoubt::Rerun, OnDoubt::Verify] {
         let server = Server::new(LONG, |policy| policy.on_doubt = on_doubt).await;
-        let mut attempt = server.begin().await.unwrap();
-        let ended = attempt.run(|connection| {
-            Box::pin(async move {
-                // It is refused, and noticed.
-                drop(sqlx::raw_sql("COMMIT").execute(connection).await);
-                reply(ResultKind::Success, "one")
-            })
+        let (mut transaction, attempt) = server.begin().await.unwrap();
+        let ended = attempt.run(async {
+            // It is refused, and noticed.
+            drop(sqlx::raw_sql("COMMIT").execute(&mut *transaction).await);
+            reply(ResultKind::Success, "one")
         });
         let one = ended.await.unwrap();
         let in_doubt = Outcome::Refused("idempotency_outcome_unknown", "unknown", "ask_operator");
-        let first = Outcome::from(attempt.finish(&one).await, Some(one));
+        let answer = attempt.finish(Some(transaction), &one).await;
+        let first = Outcome::from(answer, Some(one));
         assert_eq!(first, in_doubt);
         let retry = server.call(reply(ResultKind::Success, "two")).await;
         assert_eq!(retry, in_doubt, "{on_doubt:?}");
@@ -185,7 +205,7 @@ async fn a_lease_that_a_transaction_could_outlive_is_refused() {
 async fn an_engine_with_another_secret_than_the_first_or_with_none_refuses_every_call() {
     let server = Server::new(LONG, |_| {}).await;
     let engine = |secret: Option<&str>| {
-        let store = server.engine.store().clone();
+        let store = SqliteStore::clone(server.engine.store());
         let builder = Engine::builder("with a secret", store);
         match secret {
             Some(secret) => builder.with_secret(Secret::new(secret).unwrap()).build(),
@@ -198,11 +218,8 @@ async fn an_engine_with_another_secret_than_the_first_or_with_none_refuses_every
         let arguments = CanonicalArguments::new(None, &[]);
         let identity = engine.identify(&scope, Some(&key), "tool", &arguments);
         let request = Request::new(CallInfo::new("tool", scope), identity, &server.policy);
-        match engine.begin_transaction(request).await {
-            Begun::Answer(answer) => Some(Outcome::from(answer, None)),
-            Begun::Attempt(_) => None,
-            Begun::Unprotected(_) => panic!("a transaction is never unprotected here"),
-        }
+        let begun = engine.begin_transaction(request).await;
+        begun.err().map(|answer| Outcome::from(answer, None))
     };
     let refused = Some(Outcome::Refused(
         "idempotency_misconfigured",

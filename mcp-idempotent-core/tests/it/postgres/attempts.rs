@@ -9,8 +9,8 @@ use std::{
 };
 
 use mcp_idempotent_core::{
-    Answer, Begun, Bytes, CallInfo, CanonicalArguments, Engine, HandlerResult, IdempotencyKey,
-    LeaseHandle, LeaseTransaction, OnError, Policy, Request, ResultKind, Scope,
+    Answer, Begun, Borrowed, Bytes, CallInfo, CanonicalArguments, Engine, HandlerResult,
+    IdempotencyKey, LeaseHandle, OnError, Policy, Request, ResultKind, Scope,
     store::postgres::PostgresStore,
 };
 use sqlx::{PgConnection, postgres::PgPoolOptions};
@@ -67,7 +67,7 @@ impl Server {
                 let reply = Reply(kind.unwrap_or(ResultKind::Interrupted));
                 attempt.finish(&reply).await
             }
-            Begun::Unprotected(_) => panic!("the store is there"),
+            Begun::FailOpen => panic!("the store is there"),
         };
         match answer {
             Answer::Executed => "executed".to_owned(),
@@ -81,7 +81,7 @@ impl Server {
     }
 }
 
-async fn begin(handle: &LeaseHandle) -> LeaseTransaction<PostgresStore> {
+async fn begin(handle: &LeaseHandle) -> Borrowed<PostgresStore> {
     handle.begin().await.unwrap()
 }
 

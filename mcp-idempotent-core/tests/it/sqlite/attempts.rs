@@ -48,7 +48,7 @@ async fn call(
             let reply = Reply(kind.unwrap_or(ResultKind::Interrupted));
             attempt.finish(&reply).await
         }
-        Begun::Unprotected(_) => panic!("the store is there"),
+        Begun::FailOpen => panic!("the store is there"),
     };
     match answer {
         Answer::Executed => "executed".to_owned(),

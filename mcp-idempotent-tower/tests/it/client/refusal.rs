@@ -6,7 +6,7 @@ use mcp_idempotent_tower::{
     Refusal,
     client::{Call, CallErrorKind, ReceivedRefusal, RetryPolicy, replayed_at},
     core::{Action, CommitOutcome, ErrorKind},
-    wire,
+    refusal,
 };
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
@@ -54,7 +54,7 @@ fn is_documented(refusal: &Refusal) -> bool {
     let row = format!(
         "| `{}` | {} | `{}` | `{}` |",
         refusal.kind().as_str(),
-        wire::error_data(refusal).code.0,
+        refusal::error_data(refusal).code.0,
         refusal.outcome().as_str(),
         refusal.action().as_str()
     );
@@ -82,11 +82,11 @@ fn assert_same(received: Option<ReceivedRefusal>, refusal: &Refusal) {
 #[test]
 fn a_refusal_is_read_from_an_error_and_from_a_result() {
     for refusal in refusals() {
-        let error = wire::error_data(&refusal);
+        let error = refusal::error_data(&refusal);
         assert_same(ReceivedRefusal::from_error(&error), &refusal);
         let error = ServiceError::McpError(error);
         assert_same(ReceivedRefusal::from_service_error(&error), &refusal);
-        let result = wire::error_result(&refusal);
+        let result = refusal::error_result(&refusal);
         assert_same(ReceivedRefusal::from_result(&result), &refusal);
     }
 }
@@ -99,8 +99,8 @@ fn a_refusal_is_believed_where_the_wire_page_has_it() {
             .all(|kind| refusals().any(|refusal| refusal.kind() == kind))
     );
     for refusal in combinations() {
-        let error = ReceivedRefusal::from_error(&wire::error_data(&refusal));
-        let result = ReceivedRefusal::from_result(&wire::error_result(&refusal));
+        let error = ReceivedRefusal::from_error(&refusal::error_data(&refusal));
+        let result = ReceivedRefusal::from_result(&refusal::error_result(&refusal));
         let is_documented = is_documented(&refusal);
         assert_eq!(error.is_some(), is_documented, "{refusal:?}");
         assert_eq!(result.is_some(), is_documented, "{refusal:?}");
@@ -145,11 +145,11 @@ impl ServerHandler for Scripted {
 }
 
 fn as_error(refusal: &Refusal) -> Answer {
-    Err(wire::error_data(refusal))
+    Err(refusal::error_data(refusal))
 }
 
 fn as_result(refusal: &Refusal) -> Answer {
-    Ok(wire::error_result(refusal).into())
+    Ok(refusal::error_result(refusal).into())
 }
 
 fn call() -> CallToolRequestParams {

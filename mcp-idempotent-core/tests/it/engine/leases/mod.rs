@@ -39,7 +39,7 @@ fn faulty(change: impl FnOnce(&mut Policy)) -> Server<Faulty> {
 
 /// Another process on the same store.
 fn elsewhere(server: &Server<Faulty>) -> Server<Faulty> {
-    let elsewhere = Server::on(server.engine.store().clone(), |_| {});
+    let elsewhere = Server::on(Faulty::clone(server.engine.store()), |_| {});
     elsewhere.under(|policy| policy.clone_from(&server.policy))
 }
 

@@ -19,7 +19,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    Action, Begun, Bytes, CallInfo, CommitOutcome, Engine, ErrorKind, InDoubtCall, MemoryStore,
+    Action, Bytes, CallInfo, CommitOutcome, Engine, ErrorKind, InDoubtCall, MemoryStore,
     OnDoubt, OnExpired, Policy, Refusal, Request, ResultKind, Scope, Verdict, Verify, Wait,
     telemetry,
 };
@@ -246,7 +246,14 @@ async fn calls_refused_before_they_have_an_identity_are_counted() {
         (ErrorKind::Misconfigured, "misconfigured"),
     ] {
         let refusal = Refusal::new(kind, CommitOutcome::NotCommitted, Action::UseNewKey, "");
-        server.engine.observe_refusal("tool", &refusal);
+        let observed = telemetry::ObservedCall::start(
+            server.engine.application(),
+            &"tool".into(),
+            true,
+            None,
+            None,
+        );
+        observed.refused(&refusal);
         assert_eq!(counted(&seen), one(outcome));
     }
 }
@@ -267,19 +274,6 @@ async fn a_store_that_is_away_is_counted_and_so_is_what_runs_all_the_same() {
     open.run_unprotected_when_store_is_unavailable = true;
     begin(open).await;
     assert_eq!(counted(&seen), one("failed_open"));
-}
-
-#[tokio::test]
-async fn a_call_without_a_key_that_the_policy_lets_through_is_bypassed() {
-    record!(seen);
-    let server = Server::new(|_| {});
-    let call = CallInfo::new("tool", None);
-    let begun = server
-        .engine
-        .begin(Request::unprotected(call, &server.policy))
-        .await;
-    assert!(matches!(begun, Begun::Unprotected(_)));
-    assert_eq!(counted(&seen), one("bypassed"));
 }
 
 #[tokio::test]
