@@ -56,6 +56,9 @@
 //!   [`layered`](crate::ServerExt::layered) protects, but only
 //!   [`idempotent`](crate::ServerExt::idempotent) advertises, adds key arguments to `tools/list`,
 //!   and answers the [status request](crate::wire::STATUS_METHOD).
+//! - A tool with a [contract](crate::wire::CONTRACT) in the `_meta` of its definition is taken to be
+//!   annotated, and its calls pass. A handler that lists the tools of another server removes their
+//!   contracts, or that server alone protects their calls.
 //! - Annotated tools are taken to use the layer's [`Idempotency`]: with its policy their contracts in
 //!   `tools/list` are completed, and the status request is answered.
 //!
