@@ -28,7 +28,7 @@
 //!    annotation parses the arguments itself, and frees the key where they do not parse.
 //! 8. What a handler passes on of another server in the names of this crate (a replay's marker, a
 //!    refusal, a mark of [`NotExecuted`](crate::NotExecuted)) is marked as that server's before it is
-//!    recorded or sent ([`wire::UPSTREAM`](crate::wire::UPSTREAM)).
+//!    recorded or sent ([`UPSTREAM`](crate::wire::UPSTREAM)).
 //! 9. A caller that is dropped (a timeout above, a client that went away) stops neither the
 //!    handler, nor the record, nor those who wait for it.
 //!
