@@ -55,8 +55,17 @@ pub(crate) fn sealed(mut error: ErrorData) -> ErrorData {
 pub(crate) fn seal(result: ToolResult) -> ToolResult {
     let mut response = match result {
         Ok(response) => response,
-        Err(error) if is_ours(error.data.as_ref()) => return Err(sealed(error)),
-        Err(error) => return Err(error),
+        Err(mut error) => {
+            // The mark has a seal of its own; what it was made on may be a refusal.
+            let is_not_executed = NotExecuted::unmark(&mut error);
+            if is_ours(error.data.as_ref()) {
+                error = sealed(error);
+            }
+            if is_not_executed {
+                NotExecuted::mark_in_place(&mut error);
+            }
+            return Err(error);
+        }
     };
     if let Some(meta) = meta(&mut response)
         && META.iter().any(|name| meta.contains_key(*name))
@@ -185,6 +194,15 @@ mod tests {
         let expected = json!({ "upstream": data });
         data[wire::SEAL] = seal;
         assert_eq!(settled(forged), Some(expected));
+    }
+
+    #[test]
+    fn a_mark_of_not_executed_passes_and_keeps_the_refusal_that_it_was_made_on() {
+        let mut result = seal(Err(NotExecuted::mark(refusal())));
+        assert_eq!(settle(&mut result), Settled::NotExecuted);
+        let mut error = result.unwrap_err();
+        assert!(NotExecuted::unmark(&mut error));
+        assert_eq!(error.data, refusal().data);
     }
 
     #[test]

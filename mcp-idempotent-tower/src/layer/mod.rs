@@ -30,7 +30,7 @@
 //!    annotation parses the arguments itself, and frees the key where they do not parse.
 //! 8. What a handler passes on of another server in the names of this crate (a replay's marker, a
 //!    refusal, a mark of [`NotExecuted`](crate::NotExecuted)) is marked as that server's before it is
-//!    recorded or sent ([`wire::UPSTREAM`](crate::wire::UPSTREAM)).
+//!    recorded or sent ([`UPSTREAM`](crate::wire::UPSTREAM)).
 //! 9. A caller that is dropped (a timeout above, a client that went away) stops neither the
 //!    handler, nor the record, nor those who wait for it.
 //!
@@ -58,6 +58,9 @@
 //!   [`layered`](crate::ServerExt::layered) protects, but only
 //!   [`idempotent`](crate::ServerExt::idempotent) advertises, adds key arguments to `tools/list`,
 //!   and answers the [status request](crate::wire::STATUS_METHOD).
+//! - A tool with a [contract](crate::wire::CONTRACT) in the `_meta` of its definition is taken to be
+//!   annotated, and its calls pass. A handler that lists the tools of another server removes their
+//!   contracts, or that server alone protects their calls.
 //! - Annotated tools are taken to use the layer's [`Idempotency`]: with its policy their contracts in
 //!   `tools/list` are completed, and the status request is answered.
 //!
