@@ -132,6 +132,7 @@ struct Inner {
     on_begin: Option<OnBegin>,
     statements: Statements,
     locks: Locks,
+    savepoint: String,
     /// Prepared names are in use; cleared for good when they turn out not to last.
     prepared: AtomicBool,
     /// A prepared name was seen to outlive the transaction that it was made before, so that
@@ -223,13 +224,13 @@ impl PostgresStore {
     }
 
     /// Tries the locks of `claim`, and with `look_up` refuses a serializable transaction.
-    fn open(&self, mark: Mark, claim: &Claim, look_up: bool) -> String {
+    fn open(&self, claim: &Claim, look_up: bool) -> String {
         let mut sql = String::new();
-        self.push_open(&mut sql, mark, claim, look_up);
+        self.push_open(&mut sql, claim, look_up);
         sql
     }
 
-    fn push_open(&self, batch: &mut String, mark: Mark, claim: &Claim, look_up: bool) {
+    fn push_open(&self, batch: &mut String, claim: &Claim, look_up: bool) {
         // With a level of ours in BEGIN there is nothing to find out.
         let name = if look_up && self.inner.isolation.is_none() {
             statement::Name::OpenUnlessSerializable
@@ -241,7 +242,6 @@ impl PostgresStore {
             batch,
             name,
             &[
-                mark.argument(),
                 Argument::Integer(locks.of_call(claim)),
                 Argument::Integer(locks.of_key(claim)),
             ],
@@ -288,8 +288,8 @@ fn label_arguments(claim: &Claim) -> [String; 2] {
     ]
 }
 
-/// What a transaction is known by, to the database (a setting that ends with it) and in the
-/// record that it writes. Below zero, so that it is never a fencing token.
+/// What a transaction is known by in the record that it writes, or by its own lock. Below zero, so
+/// that it is never a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark(i64);
 
@@ -304,10 +304,14 @@ impl Mark {
     const fn argument(self) -> Argument<'static> {
         Argument::Integer(self.0)
     }
+}
 
-    fn literal(self) -> String {
-        statement::text(&self.0.to_string())
-    }
+/// The savepoint under which handlers write: it lives as long as the transaction, whoever ends it.
+/// The name is the store's own, so that no handler and no other store sets one like it by accident.
+/// It is the same for every call, because pg_stat_statements before Postgres 17 keeps an entry for
+/// each name.
+fn savepoint() -> String {
+    format!("mcp_idempotent_{:016x}", RandomState::new().hash_one(0))
 }
 
 impl fmt::Debug for PostgresStore {
