@@ -17,11 +17,24 @@ const CODES: [&str; 4] = ["08P01", "57P01", "58000", "XX000"];
 const SIZES: [usize; 2] = [10, 100_000];
 
 async fn behind_a_pooler() -> (Proxy, Database) {
+    behind(true).await
+}
+
+/// Where no statement fails because it has to be prepared first.
+async fn behind_a_pooler_unprepared() -> (Proxy, Database) {
+    behind(false).await
+}
+
+async fn behind(prepared: bool) -> (Proxy, Database) {
     let proxy = Proxy::start().await;
     let database = Database::with(
         |options| proxy.connect(options),
         |pool| pool.max_connections(2),
-        |store| store.with_recovery_timeout(LONG),
+        |store| {
+            store
+                .with_recovery_timeout(LONG)
+                .with_prepared_statements(prepared)
+        },
     )
     .await;
     (proxy, database)
@@ -165,7 +178,7 @@ async fn an_error_of_a_poolers_hides_no_recorded_error() {
 
 #[tokio::test]
 async fn an_error_of_a_poolers_hides_no_change_of_a_lease() {
-    let (proxy, database) = behind_a_pooler().await;
+    let (proxy, database) = behind_a_pooler_unprepared().await;
     for (key, lie) in lies(CARRIED_OUT).chain(lies(NEVER_SENT)) {
         let claim = claim(&key, "{}");
         let lease = lease(&database.store, &claim).await;
@@ -197,8 +210,7 @@ async fn an_error_of_a_poolers_hides_no_change_of_a_lease() {
 /// Nobody can say whether the claim was made, so nobody runs under it.
 #[tokio::test]
 async fn an_error_of_a_poolers_never_gives_the_right_to_run_twice() {
-    let (proxy, database) = behind_a_pooler().await;
-    database.store.claim(&claim("warm", "{}")).await.unwrap();
+    let (proxy, database) = behind_a_pooler_unprepared().await;
     for (key, lie) in lies(CARRIED_OUT) {
         let claim = claim(&key, "{}");
         proxy.cut_next_commit(Cut::Lie(lie));
@@ -213,7 +225,7 @@ async fn an_error_of_a_poolers_never_gives_the_right_to_run_twice() {
 
 #[tokio::test]
 async fn an_error_of_a_poolers_hides_no_resolution() {
-    let (proxy, database) = behind_a_pooler().await;
+    let (proxy, database) = behind_a_pooler_unprepared().await;
     let audit = Audit::new("operator", "asked the other side").unwrap();
     for (key, lie) in lies(CARRIED_OUT) {
         let claim = claim(&key, "{}");
