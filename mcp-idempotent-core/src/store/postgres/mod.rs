@@ -35,15 +35,40 @@
 //! GRANT USAGE ON SEQUENCE mcp_idempotent.tokens TO operator;
 //! ```
 //!
+//! # The savepoint
+//!
+//! A handler runs under a savepoint of ours, which the opening round trip sets last. It lives exactly
+//! as long as the transaction, whoever ends it and however. The finishing round trip begins with its
+//! `RELEASE`, which fails if the handler has ended the transaction; and as long as a `ROLLBACK TO` it
+//! succeeds, nothing was committed. For the handler the rules of subtransactions hold:
+//!
+//! - A call that writes uses up two transaction numbers, its own and the savepoint's.
+//! - `SET TRANSACTION READ ONLY` lasts until the handler returns. A result above
+//!   [`PostgresStore::INLINE_RESULT_BYTES`] cannot be recorded after it: the call is rolled back.
+//! - `pg_export_snapshot` is refused.
+//! - Of its own savepoints a handler may use any number, by any name; each counts towards the 64
+//!   open subtransactions that a session announces to the others cheaply.
+//!
 //! # What a handler must not do with the connection
 //!
-//! A nested `begin` is a savepoint and harmless. `COMMIT`, `ROLLBACK` or `BEGIN` as raw SQL is
-//! noticed at the end and leaves the key in doubt, in all but two cases: a handler that rolls back,
-//! commits a transaction of its own, and leaves a third one aborted, is taken for one whose
-//! transaction a database error aborted; and where a handler commits and its session is lost before
-//! it returns, nothing is left that would tell, and the call is answered as not committed. `DEALLOCATE ALL` takes our prepared statements
-//! away; the call is then rolled back. `RESET ALL` removes the value by which the transaction is
-//! known again, and counts as ending it.
+//! A nested `begin` is a savepoint and harmless. `COMMIT`, `ROLLBACK`, `BEGIN` or `PREPARE
+//! TRANSACTION` as raw SQL is noticed at the end and leaves the key in doubt. The exception: where a
+//! handler commits and its session is lost before it returns, nothing is left that would tell, and
+//! the call is answered as not committed. `DEALLOCATE ALL` takes our prepared statements away; the
+//! call is then rolled back. `RESET ALL` removes our idle timeout for the transaction, no more; it
+//! does not count as ending it.
+//!
+//! A statement that the handler gave up (a dropped future) is waited for before the transaction is
+//! finished. Where it fails, the transaction is aborted, and so is the call.
+//!
+//! # What is believed
+//!
+//! An error of a statement that somebody gave up is read before we send anything, so it is never
+//! taken for an answer of ours. Once a COMMIT was sent, no error says by its code that nothing was
+//! committed: a pooler may have made it up. What says so is the transaction itself, when its own
+//! connection can still roll it back; else a look at the record under the key's lock, on that
+//! connection or a new one. A call that leaves no record is of unknown outcome then, unless the
+//! server says that its transaction was rolled back.
 //!
 //! # Where results can show
 //!
