@@ -170,7 +170,13 @@ impl PostgresStore {
             // Where the change was committed all the same, the next try finds it in progress.
             // Nobody runs under it, so it lapses into doubt.
             (connection, _) = self
-                .try_again(connection, obstacle, &mut unprepared, &mut last)
+                .try_again(
+                    "the claim failed",
+                    connection,
+                    obstacle,
+                    &mut unprepared,
+                    &mut last,
+                )
                 .await?;
         }
         Err(self.gave_up(last))
@@ -263,7 +269,13 @@ impl PostgresStore {
             let obstacle = Obstacle::of(error);
             let answered;
             (connection, answered) = self
-                .try_again(connection, obstacle, &mut unprepared, &mut last)
+                .try_again(
+                    "the lease could not be changed",
+                    connection,
+                    obstacle,
+                    &mut unprepared,
+                    &mut last,
+                )
                 .await?;
             answer_was_lost |= !answered;
         }
@@ -275,12 +287,13 @@ impl PostgresStore {
     /// error of a pooler may hide a commit, whatever its code.
     async fn try_again(
         &self,
+        doing: &str,
         mut connection: Leased,
         obstacle: Obstacle,
         unprepared: &mut u32,
         last: &mut Option<sqlx::Error>,
     ) -> Result<(Leased, bool), StoreError> {
-        let failed = |error| self.error("the lease could not be changed", error);
+        let failed = |error| self.error(doing, error);
         let undone = tokio::time::timeout(self.inner.recovery_timeout, undo(&mut connection)).await;
         let nothing_committed = matches!(undone, Ok(Ok(true)));
         match obstacle {

@@ -92,6 +92,7 @@ mod inspect;
 mod lease;
 mod literal;
 mod lock;
+mod mark;
 mod operator;
 mod record;
 mod recovery;
@@ -104,10 +105,9 @@ mod transaction;
 use std::{
     borrow::Cow,
     fmt,
-    hash::{BuildHasher, RandomState},
     sync::{
-        Arc, LazyLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -121,6 +121,7 @@ pub use self::{
 use self::{
     connection::Leased,
     lock::Locks,
+    mark::Mark,
     schema::SchemaName,
     statement::{Argument, Statements},
 };
@@ -311,32 +312,6 @@ fn label_arguments(claim: &Claim) -> [String; 2] {
         statement::text(&tool),
         statement::text_or_null(prefix.as_deref()),
     ]
-}
-
-/// What a transaction is known by in the record that it writes, or by its own lock. Below zero, so
-/// that it is never a fencing token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mark(i64);
-
-impl Mark {
-    fn new() -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        let random = KEYS.hash_one(COUNT.fetch_add(1, Ordering::Relaxed)) >> 1;
-        Self(-i64::try_from(random).unwrap_or(i64::MAX).max(1))
-    }
-
-    const fn argument(self) -> Argument<'static> {
-        Argument::Integer(self.0)
-    }
-}
-
-/// The savepoint under which handlers write: it lives as long as the transaction, whoever ends it.
-/// The name is the store's own, so that no handler and no other store sets one like it by accident.
-/// It is the same for every call, because pg_stat_statements before Postgres 17 keeps an entry for
-/// each name.
-fn savepoint() -> String {
-    format!("mcp_idempotent_{:016x}", RandomState::new().hash_one(0))
 }
 
 impl fmt::Debug for PostgresStore {

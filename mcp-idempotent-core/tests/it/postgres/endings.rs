@@ -321,3 +321,22 @@ async fn a_large_result_replaces_an_expired_record_as_a_small_one_does() {
     }
     assert_eq!(database.records().await, 1);
 }
+
+#[tokio::test]
+async fn large_results_of_different_keys_do_not_refuse_each_other() {
+    let database =
+        Database::with_store(|store| store.with_isolation(Isolation::Serializable)).await;
+    let large = "x".repeat(100_000);
+    let claims: Vec<_> = (0..6).map(|n| claim(&format!("key-{n}"), "{}")).collect();
+    let mut open = Vec::new();
+    for claim in &claims {
+        let mut transaction = database.begin(claim).await;
+        database.write(&mut transaction, "effect").await;
+        open.push(transaction);
+    }
+    for (transaction, claim) in open.into_iter().zip(&claims) {
+        let ended = database.commit(transaction, claim, &large).await;
+        assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    }
+    assert_eq!(database.effects().await.len(), claims.len());
+}
