@@ -131,7 +131,7 @@ impl PostgresStore {
         batch.push(';');
         match claim {
             Some(claim) => {
-                self.push_open(&mut batch, mark, claim, look_up);
+                self.push_open(&mut batch, claim, look_up);
                 if look_up {
                     self.push_seen(&mut batch, claim);
                 }
@@ -139,11 +139,11 @@ impl PostgresStore {
             None => self.push(
                 &mut batch,
                 Name::OpenUnclaimed,
-                &[
-                    mark.argument(),
-                    Argument::Integer(self.inner.locks.of_transaction(mark)),
-                ],
+                &[Argument::Integer(self.inner.locks.of_transaction(mark))],
             ),
+        }
+        for part in ["SAVEPOINT ", &self.inner.savepoint, ";"] {
+            batch.push_str(part);
         }
         batch
     }

@@ -187,6 +187,7 @@ impl PostgresStoreBuilder {
             inner: Arc::new(Inner {
                 statements: Statements::new(&schema, self.idle_timeout),
                 locks: Locks::new(&schema),
+                savepoint: super::mark::savepoint(),
                 pool: self.pool,
                 schema,
                 isolation: self.isolation,

@@ -1,15 +1,15 @@
 //! Ending a transaction: the record goes with the commit, in its round trip.
 
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{
     Mark, PgTransaction, PostgresStore,
-    begin::Obstacle,
-    connection::run,
-    error, id_arguments, labels,
+    connection::{drain, run},
+    id_arguments, labels,
     record::moment,
+    recovery::Sought,
     statement::{self, Argument, Name},
-    stopped::{Stopped, settle},
+    stopped::{Standing, Stopped},
 };
 use crate::{
     record::Timestamp,
@@ -51,18 +51,29 @@ impl PostgresStore {
     ) -> Ended {
         let size = completion.response.as_ref().map_or(0, bytes::Bytes::len);
         let written = if size <= Self::INLINE_RESULT_BYTES {
-            let mut batch = self.finish_call(transaction.mark, claim, completion);
-            batch.push_str("COMMIT AND CHAIN;");
-            finishing(&mut transaction, batch, 1).await
+            let finish = self.finish_call(transaction.mark, claim, completion);
+            self.finishing(&mut transaction, &finish).await
         } else {
             self.commit_bound(&mut transaction, claim, completion).await
         };
-        match written {
+        let sought = Sought::Record(claim, transaction.mark);
+        self.ended(transaction, Some(claim), sought, written).await
+    }
+
+    /// What the finishing batch of a transaction came to.
+    pub(super) async fn ended(
+        &self,
+        transaction: PgTransaction,
+        claim: Option<&Claim>,
+        sought: Sought<'_>,
+        finished: Result<Timestamp, Stopped>,
+    ) -> Ended {
+        match finished {
             Ok(at) => {
                 transaction.connection.release_chained();
                 Ended::AsAsked(at)
             }
-            Err(stopped) => self.stopped(transaction, Some(claim), stopped).await,
+            Err(stopped) => self.stopped(transaction, claim, sought, stopped).await,
         }
     }
 
@@ -115,7 +126,9 @@ impl PostgresStore {
         sql
     }
 
-    /// A large result costs less as a bound value, for one more round trip.
+    /// A large result costs less as a bound value, for one more round trip. A bound statement has no
+    /// company that could check whose transaction it is in, and where the handler has committed it
+    /// commits by itself: so it writes a record in doubt, which is the truth in that case.
     async fn commit_bound(
         &self,
         transaction: &mut PgTransaction,
@@ -123,24 +136,34 @@ impl PostgresStore {
         completion: &Completion,
     ) -> Result<Timestamp, Stopped> {
         let (tool, prefix) = labels(claim);
-        let row = sqlx::query(AssertSqlSafe(self.inner.statements.finish_bound()))
+        drain(transaction)
+            .await
+            .map_err(Stopped::before_commit_was_sent)?;
+        let row = sqlx::query(AssertSqlSafe(self.inner.statements.doubt_bound()))
             .bind(claim.id.as_bytes().as_slice())
             .bind(claim.fingerprint.to_stored().to_vec())
-            .bind(completion.response.as_deref())
             .bind(transaction.mark.0)
+            .bind(completion.response.as_deref())
             .bind(tool)
             .bind(prefix)
-            .bind(statement::interval(completion.retention))
-            .bind(statement::interval(completion.tombstone))
+            .bind(statement::interval(claim.in_doubt_retention))
             .persistent(self.prepared())
             .fetch_one(&mut **transaction)
             .await
-            .map_err(Stopped::BeforeCommitWasSent)?;
-        let at = moment(&row).map_err(Stopped::BeforeCommitWasSent)?;
-        match run(transaction, "COMMIT AND CHAIN".to_owned()).await.error {
-            None => Ok(at),
-            Some(error) => Err(Stopped::AtCommit(error)),
-        }
+            .map_err(Stopped::before_commit_was_sent)?;
+        let place = row
+            .try_get::<&str, _>(0)
+            .map_err(Stopped::before_commit_was_sent)?;
+        let settle = self.call(
+            Name::Settle,
+            &[
+                statement::text(&statement::plain(place, PLACE_LENGTH)),
+                transaction.mark.0.to_string(),
+                statement::interval(completion.retention).to_string(),
+                statement::interval(completion.tombstone).to_string(),
+            ],
+        );
+        self.finishing(transaction, &settle).await
     }
 
     async fn commit_unrecorded(
@@ -148,18 +171,10 @@ impl PostgresStore {
         mut transaction: PgTransaction,
         claim: Option<&Claim>,
     ) -> Ended {
-        let check = self.call(Name::Check, &[transaction.mark.0.to_string()]);
-        match finishing(&mut transaction, format!("{check}COMMIT AND CHAIN;"), 1).await {
-            Ok(at) => {
-                transaction.connection.release_chained();
-                Ended::AsAsked(at)
-            }
-            // There is no record by which to find out more.
-            Err(stopped) if stopped.may_have_committed() => {
-                Ended::Unknown(self.lost_commit(stopped.into_error()))
-            }
-            Err(stopped) => self.stopped(transaction, claim, stopped).await,
-        }
+        let check = self.call(Name::Check, &[]);
+        let finished = self.finishing(&mut transaction, &check).await;
+        self.ended(transaction, claim, Sought::Nothing, finished)
+            .await
     }
 
     async fn roll_back_unrecorded(
@@ -167,34 +182,22 @@ impl PostgresStore {
         mut transaction: PgTransaction,
         claim: Option<&Claim>,
     ) -> Ended {
-        let check = self.call(Name::Check, &[transaction.mark.0.to_string()]);
-        let batch = format!("{check}ROLLBACK AND CHAIN;");
         // A statement that the handler gave up comes first, and may wait for a lock, or for data
         // that never come. Closing the session rolls back as well.
         let bound = self.inner.recovery_timeout;
-        let Ok(finished) = tokio::time::timeout(bound, finishing(&mut transaction, batch, 1)).await
-        else {
-            return Ended::Aborted(StoreError::new(
-                StoreErrorKind::Unavailable,
-                format!("the rollback was not answered within {bound:?}; the session is closed"),
-            ));
-        };
-        match finished {
-            Ok(at) => {
+        let undone = tokio::time::timeout(bound, self.undo_ours(&mut transaction)).await;
+        match undone {
+            Ok(Standing::Undone(at)) => {
                 transaction.connection.release_chained();
                 Ended::AsAsked(at)
             }
-            Err(stopped) if stopped.is_aborted_transaction() => {
-                match self.leave(transaction, claim).await {
-                    Ok(at) => Ended::AsAsked(at),
-                    Err(ended) => ended,
-                }
-            }
+            Ok(Standing::NotOurs) => self.ended_by_handler(transaction, claim).await,
             // A session that is gone has rolled back.
-            Err(stopped) if error::is_connection_lost(stopped.error()) => {
-                Ended::Aborted(self.error("the session ended", stopped.into_error()))
-            }
-            Err(stopped) => self.stopped(transaction, claim, stopped).await,
+            Ok(Standing::Unclear(error)) => Ended::Aborted(self.error("the session ended", error)),
+            Err(_) => Ended::Aborted(StoreError::new(
+                StoreErrorKind::Unavailable,
+                format!("the rollback was not answered within {bound:?}; the session is closed"),
+            )),
         }
     }
 
@@ -204,92 +207,49 @@ impl PostgresStore {
         claim: &Claim,
         completion: &Completion,
     ) -> Ended {
-        const CHECK: usize = 0;
-        const COMMIT: usize = 7;
+        // Nothing of the handler's is in the second transaction.
         let mark = Mark::new();
-        let batch = [
-            self.call(Name::Check, &[transaction.mark.0.to_string()]),
+        let record = [
             "ROLLBACK;BEGIN ISOLATION LEVEL READ COMMITTED;".to_owned(),
-            self.open(mark, claim, false),
+            self.open(claim, false),
             self.call(Name::Expire, &id_arguments(claim)),
             self.seen_call(claim),
             self.finish_call(mark, claim, completion),
-            "COMMIT AND CHAIN;".to_owned(),
         ]
         .concat();
-        let mut done = run(&mut transaction, batch).await;
-        let reached = done.affected.len();
-        let Some(error) = done.error.take() else {
-            let at = done.rows.last().map(moment);
-            return match at {
-                Some(Ok(at)) => {
-                    transaction.connection.release_chained();
-                    Ended::AsAsked(at)
-                }
-                Some(Err(error)) => self.unreadable(error),
-                None => self.unreadable(sqlx::Error::RowNotFound),
-            };
-        };
-        let at_commit = reached == COMMIT;
-        let stopped = if at_commit {
-            Stopped::AtCommit(error)
-        } else {
-            Stopped::BeforeCommit(error)
-        };
-        if stopped.may_have_committed() {
-            drop(transaction);
-            return match self.resolve(claim, mark, stopped.into_error()).await {
-                // The handler's writes are rolled back, whatever became of the record.
-                Ended::Unknown(error) => Ended::Aborted(error),
-                ended => ended,
-            };
+        let finished = self.finishing(&mut transaction, &record).await;
+        let sought = Sought::Record(claim, mark);
+        match self.ended(transaction, Some(claim), sought, finished).await {
+            // The handler's writes are rolled back, whatever became of the record.
+            Ended::Unknown(error) => Ended::Aborted(error),
+            ended => ended,
         }
-        if reached == CHECK {
-            return self.stopped(transaction, Some(claim), stopped).await;
-        }
-        // From here on the transaction is one of ours, with nothing of the handler's in it.
-        let is_unique = error::is_our_unique_violation(stopped.error(), self.inner.schema.as_str());
-        match Obstacle::of(stopped.into_error()) {
-            Obstacle::SameCallRuns | Obstacle::KeyIsHeld => {
-                settle(transaction.connection, at_commit).await;
-                Ended::LostInProgress
-            }
-            Obstacle::RecordExists => self.lost(transaction.connection, claim).await,
-            Obstacle::Other(_) if is_unique => self.lost(transaction.connection, claim).await,
-            Obstacle::Other(error)
-            | Obstacle::CannotSerialize(error)
-            | Obstacle::ConnectionLost(error) => {
-                if !error::is_connection_lost(&error) {
-                    settle(transaction.connection, at_commit).await;
-                }
-                Ended::Aborted(self.error("the error could not be recorded", error))
-            }
-            Obstacle::NotPrepared | Obstacle::IsSerializable => Ended::Aborted(StoreError::new(
-                StoreErrorKind::Other,
-                "the error could not be recorded: the session's prepared statements are gone",
-            )),
+    }
+
+    /// Runs `statements`, whose last row is the moment, between the proof that the transaction is
+    /// still ours and its COMMIT. The savepoint dies with the transaction, whoever ends it, and then
+    /// RELEASE fails; it fails in an aborted transaction too.
+    pub(super) async fn finishing(
+        &self,
+        transaction: &mut PgTransaction,
+        statements: &str,
+    ) -> Result<Timestamp, Stopped> {
+        drain(transaction)
+            .await
+            .map_err(Stopped::before_commit_was_sent)?;
+        let savepoint = &self.inner.savepoint;
+        let batch = format!("RELEASE {savepoint};{statements}COMMIT AND CHAIN;");
+        let mut done = run(transaction, batch).await;
+        match done.error.take() {
+            Some(error) => Err(Stopped::at_commit(error, &done)),
+            None => match done.rows.last().map(moment) {
+                Some(Ok(at)) => Ok(at),
+                Some(Err(error)) => Err(Stopped::unreadable(error)),
+                None => Err(Stopped::unreadable(sqlx::Error::RowNotFound)),
+            },
         }
     }
 }
 
-/// Runs a batch whose last statement, of index `last`, ends the transaction, and whose last row is
-/// the moment.
-pub(super) async fn finishing(
-    connection: &mut PgConnection,
-    batch: String,
-    last: usize,
-) -> Result<Timestamp, Stopped> {
-    let mut done = run(connection, batch).await;
-    if let Some(error) = done.error.take() {
-        return Err(if done.affected.len() == last {
-            Stopped::AtCommit(error)
-        } else {
-            Stopped::BeforeCommit(error)
-        });
-    }
-    match done.rows.last().map(moment) {
-        Some(Ok(at)) => Ok(at),
-        Some(Err(error)) => Err(Stopped::Unreadable(error)),
-        None => Err(Stopped::Unreadable(sqlx::Error::RowNotFound)),
-    }
-}
+/// More than the place of a row in its table takes as text.
+const PLACE_LENGTH: usize = 32;

@@ -9,7 +9,7 @@ use crate::store::{StoreError, StoreErrorKind};
 /// Raised by our own statements on purpose, to answer through an error where sqlx gives no rows.
 /// They mean this only in a batch that has nothing but our statements in it.
 pub(super) mod answer {
-    /// Division by zero: the lock of this very call is taken; or the per-call value is gone.
+    /// Division by zero: the lock of this very call is taken.
     pub(in super::super) const NO: &str = "22012";
     /// Logarithm of zero: the lock of the key is taken.
     pub(in super::super) const KEY_BUSY: &str = "2201E";
@@ -22,6 +22,8 @@ pub(super) mod answer {
 }
 
 pub(super) const IN_FAILED_TRANSACTION: &str = "25P02";
+pub(super) const NO_TRANSACTION: &str = "25P01";
+const NO_SAVEPOINT: &str = "3B001";
 pub(super) const UNKNOWN_PREPARED_NAME: &str = "26000";
 pub(super) const DUPLICATE_PREPARED_NAME: &str = "42P05";
 const UNIQUE_VIOLATION: &str = "23505";
@@ -36,6 +38,14 @@ pub(super) fn is_about_prepared_name(error: &sqlx::Error) -> bool {
     matches!(
         sqlstate(error).as_deref(),
         Some(UNKNOWN_PREPARED_NAME | DUPLICATE_PREPARED_NAME)
+    )
+}
+
+/// Whether a savepoint was asked for that is not there.
+pub(super) fn is_about_savepoint(error: &sqlx::Error) -> bool {
+    matches!(
+        sqlstate(error).as_deref(),
+        Some(NO_SAVEPOINT | NO_TRANSACTION)
     )
 }
 

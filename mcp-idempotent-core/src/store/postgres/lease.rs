@@ -11,9 +11,9 @@ use std::time::Duration;
 use sqlx::{PgConnection, Row, postgres::PgRow};
 
 use super::{
-    Mark, PostgresStore,
-    begin::{Next, Obstacle, roll_back},
-    connection::{Leased, run},
+    PostgresStore,
+    begin::{Obstacle, roll_back},
+    connection::{Leased, run, undo},
     id_arguments, label_arguments,
     record::{Stored, attempts, moment},
     statement::{self, Name},
@@ -78,6 +78,7 @@ impl PostgresStore {
                 connection.release();
                 return Ok(Claimed::InProgress);
             }
+            // Whatever is found now is the truth, also where the refusal was not.
             let batch = format!(
                 "ROLLBACK;{}{}COMMIT;",
                 self.short_transaction(),
@@ -139,7 +140,7 @@ impl PostgresStore {
             let batch = [
                 self.short_transaction(),
                 DURABLY.to_owned(),
-                self.open(Mark::new(), claim, false),
+                self.open(claim, false),
                 change(),
                 "COMMIT;".to_owned(),
             ]
@@ -166,22 +167,17 @@ impl PostgresStore {
                 }
                 obstacle => obstacle,
             };
-            match self
-                .overcome::<Lease>(connection, Some(claim), obstacle, &mut unprepared)
-                .await?
-            {
-                Next::Again(same, error) => {
-                    connection = same;
-                    last = error.or(last);
-                }
-                // Where the change was committed all the same, the next try finds it in progress.
-                // Nobody runs under it, so it lapses into doubt.
-                Next::Reconnect(error) => {
-                    last = Some(error);
-                    connection = self.connection().await?;
-                }
-                Next::Answer(_) => break,
-            }
+            // Where the change was committed all the same, the next try finds it in progress.
+            // Nobody runs under it, so it lapses into doubt.
+            (connection, _) = self
+                .try_again(
+                    "the claim failed",
+                    connection,
+                    obstacle,
+                    &mut unprepared,
+                    &mut last,
+                )
+                .await?;
         }
         Err(self.gave_up(last))
     }
@@ -270,23 +266,59 @@ impl PostgresStore {
                 }
                 Err(error) => error,
             };
-            match self
-                .overcome::<Lease>(connection, None, Obstacle::of(error), &mut unprepared)
-                .await?
-            {
-                Next::Again(same, error) => {
-                    connection = same;
-                    last = error.or(last);
-                }
-                Next::Reconnect(error) => {
-                    answer_was_lost = true;
-                    last = Some(error);
-                    connection = self.connection().await?;
-                }
-                Next::Answer(_) => break,
-            }
+            let obstacle = Obstacle::of(error);
+            let answered;
+            (connection, answered) = self
+                .try_again(
+                    "the lease could not be changed",
+                    connection,
+                    obstacle,
+                    &mut unprepared,
+                    &mut last,
+                )
+                .await?;
+            answer_was_lost |= !answered;
         }
         Err(self.gave_up(last))
+    }
+
+    /// After an error in a batch that ends in a plain COMMIT: a connection for the next try, and
+    /// whether nothing was committed. That is certain only if the transaction was still open; an
+    /// error of a pooler may hide a commit, whatever its code.
+    async fn try_again(
+        &self,
+        doing: &str,
+        mut connection: Leased,
+        obstacle: Obstacle,
+        unprepared: &mut u32,
+        last: &mut Option<sqlx::Error>,
+    ) -> Result<(Leased, bool), StoreError> {
+        let failed = |error| self.error(doing, error);
+        let undone = tokio::time::timeout(self.inner.recovery_timeout, undo(&mut connection)).await;
+        let nothing_committed = matches!(undone, Ok(Ok(true)));
+        match obstacle {
+            Obstacle::NotPrepared if nothing_committed => {
+                *unprepared += 1;
+                self.prepare(&mut connection, *unprepared > 1)
+                    .await
+                    .map_err(failed)?;
+                return Ok((connection, true));
+            }
+            Obstacle::CannotSerialize(error) if nothing_committed => {
+                *last = Some(error);
+                return Ok((connection, true));
+            }
+            Obstacle::Other(error) if nothing_committed => {
+                connection.release();
+                return Err(failed(error));
+            }
+            Obstacle::ConnectionLost(error)
+            | Obstacle::CannotSerialize(error)
+            | Obstacle::Other(error) => *last = Some(error),
+            _ => {}
+        }
+        drop(connection);
+        Ok((self.connection().await?, nothing_committed))
     }
 
     /// Whether a statement whose answer was lost had done its work: the record is as it would have

@@ -35,15 +35,40 @@
 //! GRANT USAGE ON SEQUENCE mcp_idempotent.tokens TO operator;
 //! ```
 //!
+//! # The savepoint
+//!
+//! A handler runs under a savepoint of ours, which the opening round trip sets last. It lives exactly
+//! as long as the transaction, whoever ends it and however. The finishing round trip begins with its
+//! `RELEASE`, which fails if the handler has ended the transaction; and as long as a `ROLLBACK TO` it
+//! succeeds, nothing was committed. For the handler the rules of subtransactions hold:
+//!
+//! - A call that writes uses up two transaction numbers, its own and the savepoint's.
+//! - `SET TRANSACTION READ ONLY` lasts until the handler returns. A result above
+//!   [`PostgresStore::INLINE_RESULT_BYTES`] cannot be recorded after it: the call is rolled back.
+//! - `pg_export_snapshot` is refused.
+//! - Of its own savepoints a handler may use any number, by any name; each counts towards the 64
+//!   open subtransactions that a session announces to the others cheaply.
+//!
 //! # What a handler must not do with the connection
 //!
-//! A nested `begin` is a savepoint and harmless. `COMMIT`, `ROLLBACK` or `BEGIN` as raw SQL is
-//! noticed at the end and leaves the key in doubt, in all but two cases: a handler that rolls back,
-//! commits a transaction of its own, and leaves a third one aborted, is taken for one whose
-//! transaction a database error aborted; and where a handler commits and its session is lost before
-//! it returns, nothing is left that would tell, and the call is answered as not committed. `DEALLOCATE ALL` takes our prepared statements
-//! away; the call is then rolled back. `RESET ALL` removes the value by which the transaction is
-//! known again, and counts as ending it.
+//! A nested `begin` is a savepoint and harmless. `COMMIT`, `ROLLBACK`, `BEGIN` or `PREPARE
+//! TRANSACTION` as raw SQL is noticed at the end and leaves the key in doubt. The exception: where a
+//! handler commits and its session is lost before it returns, nothing is left that would tell, and
+//! the call is answered as not committed. `DEALLOCATE ALL` takes our prepared statements away; the
+//! call is then rolled back. `RESET ALL` removes our idle timeout for the transaction, no more; it
+//! does not count as ending it.
+//!
+//! A statement that the handler gave up (a dropped future) is waited for before the transaction is
+//! finished. Where it fails, the transaction is aborted, and so is the call.
+//!
+//! # What is believed
+//!
+//! An error of a statement that somebody gave up is read before we send anything, so it is never
+//! taken for an answer of ours. Once a COMMIT was sent, no error says by its code that nothing was
+//! committed: a pooler may have made it up. What says so is the transaction itself, when its own
+//! connection can still roll it back; else a look at the record under the key's lock, on that
+//! connection or a new one. A call that leaves no record is of unknown outcome then, unless the
+//! server says that its transaction was rolled back.
 //!
 //! # Where results can show
 //!
@@ -67,6 +92,7 @@ mod inspect;
 mod lease;
 mod literal;
 mod lock;
+mod mark;
 mod operator;
 mod record;
 mod recovery;
@@ -79,10 +105,9 @@ mod transaction;
 use std::{
     borrow::Cow,
     fmt,
-    hash::{BuildHasher, RandomState},
     sync::{
-        Arc, LazyLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -96,6 +121,7 @@ pub use self::{
 use self::{
     connection::Leased,
     lock::Locks,
+    mark::Mark,
     schema::SchemaName,
     statement::{Argument, Statements},
 };
@@ -132,6 +158,7 @@ struct Inner {
     on_begin: Option<OnBegin>,
     statements: Statements,
     locks: Locks,
+    savepoint: String,
     /// Prepared names are in use; cleared for good when they turn out not to last.
     prepared: AtomicBool,
     /// A prepared name was seen to outlive the transaction that it was made before, so that
@@ -223,13 +250,13 @@ impl PostgresStore {
     }
 
     /// Tries the locks of `claim`, and with `look_up` refuses a serializable transaction.
-    fn open(&self, mark: Mark, claim: &Claim, look_up: bool) -> String {
+    fn open(&self, claim: &Claim, look_up: bool) -> String {
         let mut sql = String::new();
-        self.push_open(&mut sql, mark, claim, look_up);
+        self.push_open(&mut sql, claim, look_up);
         sql
     }
 
-    fn push_open(&self, batch: &mut String, mark: Mark, claim: &Claim, look_up: bool) {
+    fn push_open(&self, batch: &mut String, claim: &Claim, look_up: bool) {
         // With a level of ours in BEGIN there is nothing to find out.
         let name = if look_up && self.inner.isolation.is_none() {
             statement::Name::OpenUnlessSerializable
@@ -241,7 +268,6 @@ impl PostgresStore {
             batch,
             name,
             &[
-                mark.argument(),
                 Argument::Integer(locks.of_call(claim)),
                 Argument::Integer(locks.of_key(claim)),
             ],
@@ -286,28 +312,6 @@ fn label_arguments(claim: &Claim) -> [String; 2] {
         statement::text(&tool),
         statement::text_or_null(prefix.as_deref()),
     ]
-}
-
-/// What a transaction is known by, to the database (a setting that ends with it) and in the
-/// record that it writes. Below zero, so that it is never a fencing token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mark(i64);
-
-impl Mark {
-    fn new() -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        let random = KEYS.hash_one(COUNT.fetch_add(1, Ordering::Relaxed)) >> 1;
-        Self(-i64::try_from(random).unwrap_or(i64::MAX).max(1))
-    }
-
-    const fn argument(self) -> Argument<'static> {
-        Argument::Integer(self.0)
-    }
-
-    fn literal(self) -> String {
-        statement::text(&self.0.to_string())
-    }
 }
 
 impl fmt::Debug for PostgresStore {

@@ -7,7 +7,7 @@ use sqlx::{Row, postgres::PgRow};
 
 use super::{
     PostgresStore, TOOL_LENGTH,
-    connection::run,
+    connection::{run, undo},
     error,
     lease::DURABLY,
     record::attempts,
@@ -17,6 +17,7 @@ use super::{
     },
 };
 use crate::{
+    error::CommitOutcome,
     fingerprint::RecordId,
     record::Timestamp,
     store::{
@@ -62,26 +63,34 @@ impl OperatorStore for PostgresStore {
     ) -> Result<Resolved, StoreError> {
         let statement = self.resolving(id, token, resolution, audit);
         let failed = |error| self.error("the record could not be resolved", error);
+        let bound = self.inner.recovery_timeout;
         let mut lost = None;
         loop {
             let mut connection = self.connection().await?;
             let batch = [&self.short_transaction(), DURABLY, &statement, "COMMIT;"].concat();
             let row = match run(&mut connection, batch).await.into_row_before_commit() {
                 Ok(row) => row.ok_or_else(|| failed(sqlx::Error::RowNotFound))?,
-                // A connection that was idle for long may have been dead. It is tried once again:
-                // the token guards a resolution from being made twice.
-                Err(error) if lost.is_none() && error::is_connection_lost(&error) => {
+                Err(error) => {
+                    let undone = tokio::time::timeout(bound, undo(&mut connection)).await;
+                    if matches!(undone, Ok(Ok(true))) {
+                        connection.release();
+                        return Err(failed(error));
+                    }
+                    // It may have been committed. It is tried once again: the token guards a
+                    // resolution from being made twice.
+                    if lost.is_some() {
+                        return Err(failed(error).with_outcome(CommitOutcome::Unknown));
+                    }
                     lost = Some(error);
                     continue;
                 }
-                Err(error) => return Err(failed(error)),
             };
             connection.release();
             let (at, exists) = (|| Ok((row.try_get(0)?, row.try_get(1)?)))().map_err(failed)?;
             return match (at, lost, exists) {
                 (Some(at), ..) => Ok(Resolved::Done(Timestamp::from_micros(at))),
                 // The first try may have done it.
-                (None, Some(lost), _) => Err(failed(lost)),
+                (None, Some(lost), _) => Err(failed(lost).with_outcome(CommitOutcome::Unknown)),
                 (None, None, true) => Ok(Resolved::Changed),
                 (None, None, false) => Ok(Resolved::NotFound),
             };

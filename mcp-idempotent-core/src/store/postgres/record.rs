@@ -9,7 +9,9 @@ use sqlx::{
 };
 
 use super::{
-    Inner, PostgresStore, error, id_arguments,
+    Inner, PostgresStore,
+    connection::drain,
+    error, id_arguments,
     statement::{Argument, Name, bytes, unhex},
 };
 use crate::{
@@ -110,6 +112,7 @@ impl PostgresStore {
         if !is_open || !self.prepared() {
             return Ok(None);
         }
+        drain(connection).await?;
         let found = sqlx::query(AssertSqlSafe(self.inner.statements.look_up_bound()))
             .bind(claim.id.as_bytes().as_slice())
             .bind(claim.on_expired == OnExpired::Refuse)

@@ -8,9 +8,11 @@ use tokio::time::{Instant, sleep};
 use super::{
     Mark, PostgresStore,
     begin::{Obstacle, roll_back},
-    connection::run,
+    connection::{Leased, run},
+    error,
     record::{Stored, moment},
     statement::{bytes, micros},
+    stopped::{Stopped, TransactionId},
 };
 use crate::{
     error::CommitOutcome,
@@ -21,58 +23,60 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// What a lost transaction was to commit.
+/// What a transaction was to commit, and how it is asked after.
 #[derive(Clone, Copy)]
-enum Lost<'a> {
-    /// A record of its own, under the key's lock.
-    Record(&'a Claim),
-    /// A lease's completion, under the transaction's lock.
-    Completion(&'a Lease),
+pub(super) enum Sought<'a> {
+    /// A record with this mark, under the key's lock.
+    Record(&'a Claim, Mark),
+    /// A lease's completion, under the lock of the transaction with this mark, which it holds from
+    /// its beginning.
+    Completion(&'a Lease, Mark),
+    /// No record; what the server says of the transaction itself.
+    Nothing,
 }
 
-/// What one look on a new connection showed.
+/// What one look showed.
 enum Look {
     /// How it ended; nothing was committed where nothing tells.
     Settled(Option<Ended>),
+    /// It cannot be found out.
+    Never(&'static str),
     /// The lock is held, the server is no primary, or it could not be asked.
     NotYet(String),
 }
 
 impl PostgresStore {
-    /// On a new connection to the primary, obtains the key's lock (the lost session holds it until
-    /// its commit is visible or rolled back) and, in a later statement, looks the record up.
-    pub(super) async fn resolve(&self, claim: &Claim, mark: Mark, cause: sqlx::Error) -> Ended {
-        self.find_out(Lost::Record(claim), mark, cause).await
-    }
-
-    /// As [`resolve`](Self::resolve), for a transaction that was begun without a claim: its own
-    /// lock, which it holds from its beginning, says whether it may still commit.
-    pub(super) async fn resolve_lease(
+    /// On the primary, obtains the lock (the session that was lost holds it until its commit is
+    /// visible or rolled back) and, in a later statement, looks at what was to be written. It does
+    /// so on `kept`, where the connection still answers, then on new ones. With the lock in hand it
+    /// does not matter which session that is.
+    pub(super) async fn find_out(
         &self,
-        lease: &Lease,
-        mark: Mark,
-        cause: sqlx::Error,
+        sought: Sought<'_>,
+        stopped: Stopped,
+        mut kept: Option<Leased>,
     ) -> Ended {
-        self.find_out(Lost::Completion(lease), mark, cause).await
-    }
-
-    async fn find_out(&self, lost: Lost<'_>, mark: Mark, cause: sqlx::Error) -> Ended {
         let deadline = Instant::now() + self.inner.recovery_timeout;
         let mut pause = FIRST_PAUSE;
+        let transaction = stopped.transaction();
+        let cause = stopped.into_error();
         loop {
-            let look = tokio::time::timeout_at(deadline, self.look_once(lost, mark)).await;
-            let why = match look {
+            let look = self.look_once(sought, transaction, kept.take());
+            let (why, is_last) = match tokio::time::timeout_at(deadline, look).await {
                 Ok(Look::Settled(Some(ended))) => return ended,
                 Ok(Look::Settled(None)) => {
-                    return Ended::Aborted(self.error(
-                        "the connection was lost at the commit, and nothing was committed",
-                        cause,
-                    ));
+                    let doing = if error::is_connection_lost(&cause) {
+                        "the connection was lost at the commit, and nothing was committed"
+                    } else {
+                        "the database refused to commit"
+                    };
+                    return Ended::Aborted(self.error(doing, cause));
                 }
-                Ok(Look::NotYet(why)) => why,
-                Err(_) => "the database did not answer".to_owned(),
+                Ok(Look::NotYet(why)) => (why, false),
+                Ok(Look::Never(why)) => (why.to_owned(), true),
+                Err(_) => ("the database did not answer".to_owned(), true),
             };
-            if Instant::now() + pause >= deadline {
+            if is_last || Instant::now() + pause >= deadline {
                 let error = StoreError::new(
                     StoreErrorKind::Unavailable,
                     format!(
@@ -90,20 +94,19 @@ impl PostgresStore {
         }
     }
 
-    async fn look_once(&self, lost: Lost<'_>, mark: Mark) -> Look {
-        let mut connection = match self.connection().await {
-            Ok(connection) => connection,
-            Err(error) => return Look::NotYet(error.to_string()),
-        };
+    async fn look_once(
+        &self,
+        sought: Sought<'_>,
+        transaction: TransactionId,
+        kept: Option<Leased>,
+    ) -> Look {
         // How many statements were completed when the server turned out to be a standby.
         const PRIMARY_CHECK: usize = 2;
-        let look = match lost {
-            Lost::Record(claim) => [
-                self.open(Mark::new(), claim, false),
-                self.look_up_call(claim),
-            ]
-            .concat(),
-            Lost::Completion(lease) => format!(
+        let look = match (sought, transaction) {
+            (Sought::Record(claim, _), _) => {
+                [self.open(claim, false), self.look_up_call(claim)].concat()
+            }
+            (Sought::Completion(lease, mark), _) => format!(
                 "SELECT 1 / pg_catalog.pg_try_advisory_xact_lock({})::int; \
                  SELECT token, state::int, {} FROM {}.records WHERE id = {};",
                 self.inner.locks.of_transaction(mark),
@@ -111,9 +114,26 @@ impl PostgresStore {
                 self.inner.schema.quoted(),
                 bytes(lease.id.as_bytes()),
             ),
+            (Sought::Nothing, TransactionId::Is(id)) => {
+                format!("SELECT 1; SELECT pg_catalog.txid_status({id});")
+            }
+            (Sought::Nothing, TransactionId::None) => return Look::Settled(None),
+            (Sought::Nothing, TransactionId::Unheard) => {
+                return Look::Never("it left no record");
+            }
+        };
+        let (mut connection, end) = match kept {
+            Some(mut kept) => match roll_back(&mut kept).await {
+                Ok(()) => (kept, "ROLLBACK AND CHAIN;"),
+                Err(error) => return Look::NotYet(error.to_string()),
+            },
+            None => match self.connection().await {
+                Ok(connection) => (connection, "ROLLBACK;"),
+                Err(error) => return Look::NotYet(error.to_string()),
+            },
         };
         let batch = format!(
-            "{}SELECT 1 / (NOT pg_catalog.pg_is_in_recovery())::int;{look}ROLLBACK;",
+            "{}SELECT 1 / (NOT pg_catalog.pg_is_in_recovery())::int;{look}{end}",
             self.short_transaction(),
         );
         let answer = run(&mut connection, batch).await;
@@ -121,15 +141,13 @@ impl PostgresStore {
         // Rows: the check, the locks, and the record where there is one.
         let row = answer.rows.get(2);
         let Some(error) = answer.error else {
-            connection.release();
-            return match lost {
-                Lost::Record(_) => {
-                    recorded(row, mark).unwrap_or_else(|error| Look::NotYet(error.to_string()))
-                }
-                Lost::Completion(lease) => {
-                    completed(row, lease).unwrap_or_else(|error| Look::NotYet(error.to_string()))
-                }
+            connection.release_as_it_is();
+            let look = match sought {
+                Sought::Record(_, mark) => recorded(row, mark),
+                Sought::Completion(lease, _) => completed(row, lease),
+                Sought::Nothing => status(row),
             };
+            return look.unwrap_or_else(|error| Look::NotYet(error.to_string()));
         };
         let why = if reached == PRIMARY_CHECK {
             "the server that answers is a standby".to_owned()
@@ -187,4 +205,15 @@ fn completed(row: Option<&PgRow>, lease: &Lease) -> Result<Look, sqlx::Error> {
         COMPLETED => Some(Ended::AsAsked(moment(row)?)),
         _ => None,
     }))
+}
+
+/// That it was rolled back may be believed. That a transaction with this number was committed may
+/// be said by a server that took over, of a transaction of its own.
+fn status(row: Option<&PgRow>) -> Result<Look, sqlx::Error> {
+    let row = row.ok_or(sqlx::Error::RowNotFound)?;
+    Ok(match row.try_get::<Option<&str>, _>(0)? {
+        Some("aborted") => Look::Settled(None),
+        Some("in progress") => Look::NotYet("it is still running".to_owned()),
+        _ => Look::Never("it left no record"),
+    })
 }

@@ -30,6 +30,7 @@ pub(super) enum Name {
     Finish,
     FinishUnpacked,
     Doubt,
+    Settle,
     ExpireUnkept,
     Held,
     Claim,
@@ -58,7 +59,7 @@ pub(super) struct Statements {
     /// Starts every prepared name: a hash of schema and texts, so that two stores on one
     /// connection, or two versions behind one pooler, never run each other's statements.
     prefix: String,
-    unpacked: Arc<str>,
+    doubt_bound: Arc<str>,
     look_up: Arc<str>,
 }
 
@@ -74,15 +75,6 @@ pub(super) const CLOCK: &str = "(SELECT pg_catalog.clock_timestamp() AS now OFFS
 /// statement, also where it ends a long transaction.
 const NOW: &str = "pg_catalog.statement_timestamp()";
 
-/// Whether the per-call value that `open` set is still there: an error if not. Whoever ends the
-/// transaction removes it.
-fn still_ours(mark: &str) -> String {
-    format!(
-        "1 / (pg_catalog.current_setting('mcp_idempotent.call', true) \
-         IS NOT DISTINCT FROM {mark}::text)::int"
-    )
-}
-
 /// The finished record. Its values are expressions, the mark a parameter.
 fn finish(records: &str, [id, fingerprint, response]: [&str; 3], rest: [&str; 5]) -> String {
     let [mark, tool, prefix, retention, tombstone] = rest;
@@ -92,12 +84,22 @@ fn finish(records: &str, [id, fingerprint, response]: [&str; 3], rest: [&str; 5]
     format!(
         "INSERT INTO {records} (id, fingerprint, state, token, attempts, tool, key_prefix, \
          response, created_at, completed_at, expires_at, purge_at) \
-         VALUES ({id}, {fingerprint}, 1, {mark}, {ours}, {tool}, {prefix}, {response}, \
+         VALUES ({id}, {fingerprint}, 1, {mark}, 1, {tool}, {prefix}, {response}, \
          pg_catalog.now(), {moment}, {moment} + {retention} * interval '1 microsecond', \
          {moment} + ({retention} + {tombstone}) * interval '1 microsecond') \
          RETURNING {completed}",
-        ours = still_ours(mark),
         completed = micros("completed_at"),
+    )
+}
+
+/// A record that is in doubt: that its call ended is all that is known.
+fn doubt(records: &str, created: &str, rest: [&str; 4]) -> String {
+    let [response, tool, prefix, retention] = rest;
+    format!(
+        "INSERT INTO {records} AS r (id, fingerprint, state, token, attempts, tool, key_prefix, \
+         response, in_doubt_retention, created_at, completed_at, expires_at) \
+         SELECT $1, $2, 2, $3, 1, {tool}, {prefix}, {response}, {retention}, {created}, \
+         clock.now, clock.now + {retention} * interval '1 microsecond' FROM {CLOCK}"
     )
 }
 
@@ -105,16 +107,14 @@ impl Statements {
     pub(super) fn new(schema: &SchemaName, idle_timeout: Duration) -> Self {
         let records = format!("{}.records", schema.quoted());
         let idle_timeout = i32::try_from(idle_timeout.as_millis()).unwrap_or(i32::MAX);
-        // Conditions, not columns: they cost the server less. All of them are true, or raise.
+        // A condition, not a column: it costs the server less.
         let set_up = format!(
-            "pg_catalog.set_config('mcp_idempotent.call', $1::text, true) IS NOT NULL \
-             AND pg_catalog.set_config('mcp_idempotent.committed', $1::text, false) IS NOT NULL \
-             AND pg_catalog.set_config('idle_in_transaction_session_timeout', '{idle_timeout}', \
-             true) IS NOT NULL"
+            "pg_catalog.set_config('idle_in_transaction_session_timeout', '{idle_timeout}', true) \
+             IS NOT NULL"
         );
         // CASE, because conditions may be tried in any order.
-        let locked = "CASE WHEN 1 / pg_catalog.pg_try_advisory_xact_lock($2)::int = 1 \
-             THEN pg_catalog.ln(pg_catalog.pg_try_advisory_xact_lock($3)::int::float8) = 0 END";
+        let locked = "CASE WHEN 1 / pg_catalog.pg_try_advisory_xact_lock($1)::int = 1 \
+             THEN pg_catalog.ln(pg_catalog.pg_try_advisory_xact_lock($2)::int::float8) = 0 END";
         let not_serializable = "pg_catalog.substr('', 1, \
              -(pg_catalog.current_setting('transaction_isolation') = 'serializable')::int) \
              IS NOT NULL";
@@ -139,28 +139,27 @@ impl Statements {
             parameters,
             text,
         };
-        let unpacked = finish(&records, ["$1", "$2", "$3"], ["$4", "$5", "$6", "$7", "$8"]);
         let mut all = vec![
             // The lock of this call (id and fingerprint) first, then the lock of the key. Both are
             // taken in an earlier statement than any look-up, whose snapshot is then newer.
             statement(
                 Name::Open,
                 "open",
-                &["bigint", "bigint", "bigint"],
+                &["bigint", "bigint"],
                 format!("SELECT WHERE {set_up} AND {locked}"),
             ),
             statement(
                 Name::OpenUnlessSerializable,
                 "open_unless_serializable",
-                &["bigint", "bigint", "bigint"],
+                &["bigint", "bigint"],
                 format!("SELECT WHERE {set_up} AND {locked} AND {not_serializable}"),
             ),
             statement(
                 // The lock is the transaction's own: while it is held, its commit may be to come.
                 Name::OpenUnclaimed,
                 "open_unclaimed",
-                &["bigint", "bigint"],
-                format!("SELECT pg_catalog.pg_advisory_xact_lock($2) WHERE {set_up}"),
+                &["bigint"],
+                format!("SELECT pg_catalog.pg_advisory_xact_lock($1) WHERE {set_up}"),
             ),
             // Any record, expired or not: what it means is read outside the transaction.
             statement(
@@ -196,14 +195,14 @@ impl Statements {
                     is_past("pg_catalog.clock_timestamp()")
                 ),
             ),
+            // What an unrecorded transaction can be asked after by, and the moment.
             statement(
                 Name::Check,
                 "check",
-                &["bigint"],
+                &[],
                 format!(
-                    "SELECT {ours}, {now}",
-                    ours = still_ours("$1"),
-                    now = micros("pg_catalog.clock_timestamp()")
+                    "SELECT pg_catalog.txid_current_if_assigned(), {}",
+                    micros("pg_catalog.clock_timestamp()")
                 ),
             ),
             // Id, fingerprint and response in one parameter.
@@ -227,18 +226,31 @@ impl Statements {
                 &[
                     "bytea", "bytea", "bytea", "bigint", "text", "text", "bigint", "bigint",
                 ],
-                unpacked.clone(),
+                finish(&records, ["$1", "$2", "$3"], ["$4", "$5", "$6", "$7", "$8"]),
             ),
             statement(
                 Name::Doubt,
                 "doubt",
                 &["bytea", "bytea", "bigint", "text", "text", "bigint"],
+                // Where a large result was written after the handler had committed, it goes.
                 format!(
-                    "INSERT INTO {records} (id, fingerprint, state, token, attempts, tool, \
-                     key_prefix, in_doubt_retention, created_at, completed_at, expires_at) \
-                     SELECT $1, $2, 2, $3, 1, $4, $5, $6, clock.now, clock.now, \
-                     clock.now + $6 * interval '1 microsecond' FROM {CLOCK} \
-                     ON CONFLICT (id) DO NOTHING"
+                    "{} ON CONFLICT (id) DO UPDATE SET response = NULL \
+                     WHERE r.token = excluded.token",
+                    doubt(&records, "clock.now", ["NULL::bytea", "$4", "$5", "$6"])
+                ),
+            ),
+            // Makes the record of a large result, which was written as one in doubt, a finished
+            // one. By its place, because a search would take part in others' refusals to serialise.
+            statement(
+                Name::Settle,
+                "settle",
+                &["tid", "bigint", "bigint", "bigint"],
+                format!(
+                    "UPDATE {records} SET state = 1, in_doubt_retention = NULL, \
+                     completed_at = {NOW}, expires_at = {NOW} + $3 * interval '1 microsecond', \
+                     purge_at = {NOW} + ($3 + $4) * interval '1 microsecond' \
+                     WHERE ctid OPERATOR(pg_catalog.=) $1 AND token = $2 RETURNING {}",
+                    micros("completed_at")
                 ),
             ),
         ];
@@ -250,7 +262,15 @@ impl Statements {
         Self {
             all,
             prefix: format!("mcp_idempotent_{}", hex(&hash.finalize()[..8])),
-            unpacked: unpacked.into(),
+            doubt_bound: format!(
+                "{} RETURNING ctid::text",
+                doubt(
+                    &records,
+                    "pg_catalog.now()",
+                    ["$4::bytea", "$5", "$6", "$7"]
+                )
+            )
+            .into(),
             look_up: look_up(
                 ["fingerprint", "lease_until", "response", moment],
                 &format!(", {NOW}"),
@@ -259,9 +279,10 @@ impl Statements {
         }
     }
 
-    /// `finish_unpacked`, for binding a large result.
-    pub(super) fn finish_bound(&self) -> Arc<str> {
-        Arc::clone(&self.unpacked)
+    /// A record in doubt that holds a result, for binding a large one; `settle` makes it a finished
+    /// one. It returns its place.
+    pub(super) fn doubt_bound(&self) -> Arc<str> {
+        Arc::clone(&self.doubt_bound)
     }
 
     /// `look_up` with bytes and moments as they are, for results in the binary format.
@@ -275,10 +296,10 @@ impl Statements {
         for statement in &self.all {
             let _ = write!(
                 batch,
-                "PREPARE {}_{}({}) AS {};",
+                "PREPARE {}_{}{} AS {};",
                 self.prefix,
                 statement.suffix,
-                statement.parameters.join(","),
+                in_brackets(&statement.parameters.join(",")),
                 statement.text
             );
         }
@@ -309,16 +330,14 @@ impl Statements {
         };
         debug_assert_eq!(statement.parameters.len(), arguments.len(), "{name:?}");
         if prepared {
-            for part in ["EXECUTE ", &self.prefix, "_", statement.suffix, "("] {
+            for part in ["EXECUTE ", &self.prefix, "_", statement.suffix] {
                 sql.push_str(part);
             }
             for (index, argument) in arguments.iter().enumerate() {
-                if index > 0 {
-                    sql.push(',');
-                }
+                sql.push(if index == 0 { '(' } else { ',' });
                 argument.push_to(sql);
             }
-            sql.push_str(");");
+            sql.push_str(if arguments.is_empty() { ";" } else { ");" });
             return;
         }
         let mut text = statement.text.clone();
@@ -333,4 +352,12 @@ impl Statements {
         sql.push_str(&text);
         sql.push(';');
     }
+}
+
+/// Nothing for no parameters: Postgres takes no empty list.
+fn in_brackets(list: &str) -> String {
+    if list.is_empty() {
+        return String::new();
+    }
+    format!("({list})")
 }

@@ -1,75 +1,113 @@
 //! A finishing batch that was stopped, and what that says about the handler's writes.
+//!
+//! From the moment that the COMMIT was sent, no error is believed: a pooler makes up errors of its
+//! own, under any SQLSTATE. What decides is whether the transaction can still be rolled back on its
+//! own connection ([`PostgresStore::fate`]), and else a look at what was written ([`Sought`]).
 
 use sqlx::Row;
 
 use super::{
     PgTransaction, PostgresStore,
-    connection::{Leased, run},
+    connection::{Answer, Leased, drain, run},
     error::{self, answer},
     id_arguments, label_arguments,
     record::{Stored, moment},
-    statement::{self, Name},
+    recovery::Sought,
+    statement::{self, Name, micros},
 };
 use crate::{
-    error::CommitOutcome,
     record::Timestamp,
     store::{Claim, Ended, StoreError, StoreErrorKind},
 };
 
-/// Where a finishing batch was stopped, and by what.
+/// What stopped a finishing batch, and what the server had said by then.
 #[derive(Debug)]
-pub(super) enum Stopped {
-    /// Before the batch with the COMMIT was sent.
-    BeforeCommitWasSent(sqlx::Error),
-    /// By a statement before the COMMIT, or by a connection that was lost.
-    BeforeCommit(sqlx::Error),
-    /// By the COMMIT itself.
-    AtCommit(sqlx::Error),
-    /// Not at all, and its answer made no sense.
-    Unreadable(sqlx::Error),
+pub(super) struct Stopped {
+    error: sqlx::Error,
+    commit_was_sent: bool,
+    /// The server had said that the transaction was ours when the batch reached it.
+    was_ours: bool,
+    transaction: TransactionId,
+}
+
+/// What the server said of a transaction's number.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum TransactionId {
+    Is(i64),
+    /// It had none, because it had written nothing.
+    None,
+    Unheard,
 }
 
 impl Stopped {
-    /// Whether the server may have committed. An error that the server itself gave to an earlier
-    /// statement of the batch says that it never came so far.
-    pub(super) fn may_have_committed(&self) -> bool {
-        match self {
-            Self::BeforeCommitWasSent(_) => false,
-            Self::BeforeCommit(error) => {
-                error::is_connection_lost(error) && error::sqlstate(error).is_none()
-            }
-            Self::AtCommit(error) => error::is_connection_lost(error),
-            Self::Unreadable(_) => true,
+    pub(super) fn before_commit_was_sent(error: sqlx::Error) -> Self {
+        Self {
+            error,
+            commit_was_sent: false,
+            was_ours: false,
+            transaction: TransactionId::Unheard,
         }
     }
 
-    /// Whether a statement of ours found no row under a lease's token.
-    pub(super) fn is_fenced(&self) -> bool {
-        matches!(self, Self::BeforeCommit(error)
-            if error::sqlstate(error).as_deref() == Some(answer::FENCED))
-    }
-
-    pub(super) fn is_aborted_transaction(&self) -> bool {
-        error::sqlstate(self.error()).as_deref() == Some(error::IN_FAILED_TRANSACTION)
-    }
-
-    pub(super) fn error(&self) -> &sqlx::Error {
-        match self {
-            Self::BeforeCommitWasSent(error)
-            | Self::BeforeCommit(error)
-            | Self::AtCommit(error)
-            | Self::Unreadable(error) => error,
+    pub(super) fn at_commit(error: sqlx::Error, heard: &Answer) -> Self {
+        let number = |row: &sqlx::postgres::PgRow| row.try_get::<Option<i64>, _>(0).ok();
+        Self {
+            error,
+            commit_was_sent: true,
+            was_ours: !heard.affected.is_empty(),
+            transaction: match heard.rows.last().and_then(number) {
+                Some(Some(id)) => TransactionId::Is(id),
+                Some(None) => TransactionId::None,
+                None => TransactionId::Unheard,
+            },
         }
+    }
+
+    /// Nothing stopped it, and its answer made no sense.
+    pub(super) fn unreadable(error: sqlx::Error) -> Self {
+        Self {
+            error,
+            commit_was_sent: true,
+            was_ours: true,
+            transaction: TransactionId::Unheard,
+        }
+    }
+
+    /// For a batch that asks after it.
+    pub(super) fn transaction(&self) -> TransactionId {
+        self.transaction
     }
 
     pub(super) fn into_error(self) -> sqlx::Error {
-        match self {
-            Self::BeforeCommitWasSent(error)
-            | Self::BeforeCommit(error)
-            | Self::AtCommit(error)
-            | Self::Unreadable(error) => error,
-        }
+        self.error
     }
+
+    /// Whether the savepoint was not found, or the transaction aborted: no pooler says so.
+    fn is_of_transaction(&self) -> bool {
+        error::is_about_savepoint(&self.error)
+            || error::sqlstate(&self.error).as_deref() == Some(error::IN_FAILED_TRANSACTION)
+    }
+}
+
+/// What became of a transaction whose finishing batch was stopped.
+enum Fate {
+    /// Nothing was committed. The connection, if it is still good, is at the start of an empty
+    /// transaction.
+    NotCommitted(Option<Leased>),
+    /// The handler had ended it before.
+    EndedByHandler(PgTransaction),
+    /// It is over, and may have been committed.
+    Open(Option<Leased>),
+}
+
+/// What a transaction is, seen from its own connection.
+pub(super) enum Standing {
+    /// It was ours, with nothing committed, and is rolled back. An empty one is open.
+    Undone(Timestamp),
+    /// There is none, or it is another one.
+    NotOurs,
+    /// The connection is not to be used any more.
+    Unclear(sqlx::Error),
 }
 
 impl PostgresStore {
@@ -78,79 +116,124 @@ impl PostgresStore {
         &self,
         transaction: PgTransaction,
         claim: Option<&Claim>,
+        sought: Sought<'_>,
         stopped: Stopped,
     ) -> Ended {
-        if stopped.may_have_committed() {
-            let mark = transaction.mark;
-            drop(transaction);
-            let error = stopped.into_error();
-            return match claim {
-                Some(claim) => self.resolve(claim, mark, error).await,
-                None => Ended::Unknown(self.lost_commit(error)),
-            };
-        }
-        let at_commit = matches!(stopped, Stopped::AtCommit(_));
-        let error = stopped.into_error();
-        if error::is_connection_lost(&error) {
-            return Ended::Aborted(self.error("the session ended before the commit", error));
-        }
-        if at_commit {
-            // A deferred constraint, or a refusal to serialise. The server has rolled back.
-            settle(transaction.connection, true).await;
-            return Ended::Aborted(self.error("the database refused to commit", error));
-        }
-        if error::sqlstate(&error).as_deref() == Some(answer::NO) {
-            return self.ended_by_handler(transaction, claim).await;
-        }
-        if let Some(claim) = claim
-            && error::is_our_unique_violation(&error, self.inner.schema.as_str())
-        {
-            return self.lost(transaction.connection, claim).await;
-        }
-        match self.leave(transaction, claim).await {
-            Ok(_) | Err(Ended::Aborted(_)) => {
-                let doing = if error::kind(&error) == StoreErrorKind::Aborted {
-                    "a database error had aborted the transaction, and the handler did not report it"
-                } else {
-                    "the record could not be written"
-                };
-                Ended::Aborted(self.error(doing, error))
-            }
-            Err(ended) => ended,
+        match self.fate(transaction, &stopped).await {
+            Fate::NotCommitted(connection) => self.not_committed(connection, sought, stopped).await,
+            Fate::EndedByHandler(transaction) => self.ended_by_handler(transaction, claim).await,
+            Fate::Open(connection) => self.find_out(sought, stopped, connection).await,
         }
     }
 
-    /// Leaves an aborted transaction, of which nothing can be asked any more, and finds out whether
-    /// the handler had committed ours before: a setting of the session that `open` made inside it
-    /// has outlived it only then.
-    pub(super) async fn leave(
-        &self,
-        mut transaction: PgTransaction,
-        claim: Option<&Claim>,
-    ) -> Result<Timestamp, Ended> {
-        let batch = format!(
-            "ROLLBACK AND CHAIN; SELECT pg_catalog.current_setting('mcp_idempotent.committed', true) \
-             IS NOT DISTINCT FROM {}, \
-             (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint",
-            transaction.mark.literal()
-        );
-        let row = match run(&mut transaction, batch).await.into_last_row() {
-            Ok(Some(row)) => row,
-            Ok(None) => return Err(self.unreadable(sqlx::Error::RowNotFound)),
-            Err(error) if error::is_connection_lost(&error) => {
-                return Err(Ended::Aborted(self.error("the session ended", error)));
+    /// What may be believed: once the COMMIT was sent, a transaction was not committed if its own
+    /// connection can still roll it back, and ended by the handler if the server says so twice, for
+    /// the RELEASE that began the batch and for a ROLLBACK TO after it. All else is open.
+    async fn fate(&self, mut transaction: PgTransaction, stopped: &Stopped) -> Fate {
+        let bound = self.inner.recovery_timeout;
+        let connection = &mut transaction;
+        let standing = async {
+            if stopped.was_ours {
+                self.undo_released(connection).await
+            } else {
+                self.undo_ours(connection).await
             }
-            // No transaction was open.
-            Err(_) => return Err(self.ended_by_handler(transaction, claim).await),
         };
-        match (row.try_get::<bool, _>(0), moment(&row)) {
-            (Ok(false), Ok(at)) => {
-                transaction.connection.release_chained();
-                Ok(at)
+        match tokio::time::timeout(bound, standing).await {
+            Ok(Standing::Undone(_)) => Fate::NotCommitted(Some(transaction.connection)),
+            Ok(Standing::NotOurs) if !stopped.commit_was_sent => Fate::EndedByHandler(transaction),
+            Ok(Standing::NotOurs) if !stopped.was_ours && stopped.is_of_transaction() => {
+                Fate::EndedByHandler(transaction)
             }
-            (Ok(true), _) => Err(self.ended_by_handler(transaction, claim).await),
-            (Err(error), _) | (_, Err(error)) => Err(self.unreadable(error)),
+            Ok(Standing::NotOurs) => Fate::Open(Some(transaction.connection)),
+            Ok(Standing::Unclear(_)) | Err(_) if stopped.commit_was_sent => Fate::Open(None),
+            Ok(Standing::Unclear(_)) | Err(_) => Fate::NotCommitted(None),
         }
+    }
+
+    /// Rolls the transaction back if it is ours, aborted or not: the savepoint dies with it, whoever
+    /// ends it.
+    pub(super) async fn undo_ours(&self, transaction: &mut PgTransaction) -> Standing {
+        if let Err(error) = drain(transaction).await {
+            return Standing::Unclear(error);
+        }
+        let batch = format!(
+            "ROLLBACK TO {};SELECT {};ROLLBACK AND CHAIN;",
+            self.inner.savepoint,
+            micros("pg_catalog.clock_timestamp()")
+        );
+        let mut answer = run(transaction, batch).await;
+        match answer.error.take() {
+            Some(error) if answer.affected.is_empty() && error::is_about_savepoint(&error) => {
+                Standing::NotOurs
+            }
+            Some(error) => Standing::Unclear(error),
+            None => undone(&answer),
+        }
+    }
+
+    /// As [`undo_ours`](Self::undo_ours), where the savepoint was released: the transaction is ours
+    /// if it is aborted. After the COMMIT, carried out or refused, none that is aborted is open.
+    async fn undo_released(&self, transaction: &mut PgTransaction) -> Standing {
+        if let Err(error) = drain(transaction).await {
+            return Standing::Unclear(error);
+        }
+        match run(transaction, "SELECT 1;".to_owned()).await.error {
+            None => return Standing::NotOurs,
+            Some(error)
+                if error::sqlstate(&error).as_deref() == Some(error::IN_FAILED_TRANSACTION) => {}
+            Some(error) => return Standing::Unclear(error),
+        }
+        let batch = format!(
+            "ROLLBACK AND CHAIN;SELECT {};",
+            micros("pg_catalog.clock_timestamp()")
+        );
+        let mut answer = run(transaction, batch).await;
+        match answer.error.take() {
+            Some(error) => Standing::Unclear(error),
+            None => undone(&answer),
+        }
+    }
+
+    /// Nothing was committed, which is proven; so the error may be read.
+    async fn not_committed(
+        &self,
+        connection: Option<Leased>,
+        sought: Sought<'_>,
+        stopped: Stopped,
+    ) -> Ended {
+        let was_ours = stopped.was_ours;
+        let error = stopped.error;
+        let code = error::sqlstate(&error);
+        if let Some(connection) = connection {
+            match (sought, code.as_deref()) {
+                (Sought::Record(claim, _), Some(answer::SEEN)) if was_ours => {
+                    return self.lost(connection, claim).await;
+                }
+                (Sought::Record(claim, _), _)
+                    if error::is_our_unique_violation(&error, self.inner.schema.as_str()) =>
+                {
+                    return self.lost(connection, claim).await;
+                }
+                _ => connection.release_chained(),
+            }
+        }
+        match (sought, code.as_deref()) {
+            (Sought::Record(..), Some(answer::NO | answer::KEY_BUSY)) if was_ours => {
+                return Ended::LostInProgress;
+            }
+            (Sought::Completion(..), Some(answer::FENCED)) if was_ours => return Ended::Fenced,
+            _ => {}
+        }
+        drop(code);
+        let doing = if error::kind(&error) == StoreErrorKind::Aborted {
+            "a database error had aborted the transaction, and the handler did not report it"
+        } else if error::is_connection_lost(&error) {
+            "the session ended before the commit"
+        } else {
+            "the record could not be written"
+        };
+        Ended::Aborted(self.error(doing, error))
     }
 
     /// Another call's record won: rolls back and reads it. The connection is inside an aborted
@@ -178,7 +261,7 @@ impl PostgresStore {
 
     /// The handler ended the transaction itself: whatever it did, the key is in doubt, unless a
     /// record exists. The session may carry settings of the handler's, so it is closed.
-    async fn ended_by_handler(
+    pub(super) async fn ended_by_handler(
         &self,
         mut transaction: PgTransaction,
         claim: Option<&Claim>,
@@ -230,26 +313,12 @@ impl PostgresStore {
         }
         Ended::EndedByHandler
     }
-
-    pub(super) fn lost_commit(&self, error: sqlx::Error) -> StoreError {
-        self.error("the connection was lost at the commit", error)
-            .with_outcome(CommitOutcome::Unknown)
-    }
-
-    pub(super) fn unreadable(&self, error: sqlx::Error) -> Ended {
-        Ended::Unknown(
-            self.error("the database answered in an unexpected way", error)
-                .with_outcome(CommitOutcome::Unknown),
-        )
-    }
 }
 
-/// Brings a connection to the start of an empty transaction, whose ROLLBACK then rides on its
-/// return to the pool. After a failed COMMIT the server is outside any transaction while sqlx
-/// still counts one.
-pub(super) async fn settle(mut connection: Leased, ended: bool) {
-    let batch = if ended { "BEGIN" } else { "ROLLBACK AND CHAIN" };
-    if run(&mut connection, batch.to_owned()).await.error.is_none() {
-        connection.release_chained();
+fn undone(answer: &Answer) -> Standing {
+    match answer.rows.last().map(moment) {
+        Some(Ok(at)) => Standing::Undone(at),
+        Some(Err(error)) => Standing::Unclear(error),
+        None => Standing::Unclear(sqlx::Error::RowNotFound),
     }
 }

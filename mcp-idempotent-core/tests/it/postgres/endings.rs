@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use mcp_idempotent_core::{
     RecordState, Store, TransactionStore,
-    store::{Claim, Claimed, End, Ended, StoreErrorKind, postgres::Isolation},
+    store::{Claim, Claimed, End, Ended, LeaseEnd, StoreErrorKind, postgres::Isolation},
 };
 
-use super::database::{Database, claim, result, text_of};
+use super::database::{Database, begin_unclaimed, claim, lease, result, text_of};
 
 /// Commits a record for `claim` by a transaction that took other locks, as an attempt does whose
 /// locks were lost.
@@ -111,6 +111,93 @@ async fn a_refusal_to_serialise_is_a_conflict_that_a_repeat_may_pass() {
     let ended = database.call(claim, "effect").await;
     assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
     assert_eq!(database.effects().await.len(), 2);
+}
+
+/// A deferred constraint refuses every commit of `effects`.
+async fn refusing() -> Database {
+    let database = Database::with_pool(1).await;
+    database
+        .execute(
+            "CREATE FUNCTION {s}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             PERFORM ln(0); RETURN NULL; END $$; \
+             CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON {s}.effects DEFERRABLE \
+             INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {s}.refuse()",
+        )
+        .await;
+    database
+}
+
+/// Refused with a code that statements of ours answer with, which means nothing here.
+#[tokio::test]
+async fn a_commit_that_the_database_refuses_is_not_committed() {
+    let database = refusing().await;
+    for (index, end) in [
+        End::Commit(result("result")),
+        End::Commit(result(&"x".repeat(100_000))),
+        End::CommitUnrecorded,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let claim = claim(&format!("key-{index}"), "{}");
+        let mut transaction = database.begin(&claim).await;
+        database.write(&mut transaction, "undone").await;
+        let ended = database.store.end(transaction, Some(&claim), end).await;
+        assert!(matches!(ended, Ended::Aborted(_)), "{index}: {ended:?}");
+        let again = database.begin(&claim).await;
+        let end = End::CommitUnrecorded;
+        let ended = database.store.end(again, None, end).await;
+        assert!(matches!(ended, Ended::AsAsked(_)), "{index}: {ended:?}");
+    }
+    let transaction = begin_unclaimed(&database, &claim("unused", "{}"), "undone").await;
+    let end = End::CommitUnrecorded;
+    let ended = database.store.end(transaction, None, end).await;
+    assert!(matches!(ended, Ended::Aborted(_)), "{ended:?}");
+    assert!(database.effects().await.is_empty());
+    assert_eq!(database.records().await, 0);
+}
+
+#[tokio::test]
+async fn a_completion_whose_commit_the_database_refuses_leaves_the_lease_as_it_was() {
+    let database = refusing().await;
+    let claim = claim("key", "{}");
+    let lease = lease(&database.store, &claim).await;
+    let transaction = begin_unclaimed(&database, &claim, "undone").await;
+    let end = End::Complete(lease.clone(), result("done"));
+    let ended = database.store.end(transaction, None, end).await;
+    assert!(matches!(ended, Ended::Aborted(_)), "{ended:?}");
+    let renewed = database.store.renew(&lease, claim.lease).await;
+    assert!(matches!(renewed, Ok(LeaseEnd::Done(_))), "{renewed:?}");
+    assert!(database.effects().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_unprotected_call_that_cannot_be_serialised_is_not_committed() {
+    let database =
+        Database::with_store(|store| store.with_isolation(Isolation::Serializable)).await;
+    let mut open = Vec::new();
+    for key in ["one", "two"] {
+        let mut transaction = begin_unclaimed(&database, &claim(key, "{}"), key).await;
+        sqlx::query(database.sql("SELECT count(*) FROM {s}.effects"))
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        open.push(transaction);
+    }
+    let mut aborted = 0;
+    for transaction in open {
+        let end = End::CommitUnrecorded;
+        match database.store.end(transaction, None, end).await {
+            Ended::AsAsked(_) => {}
+            Ended::Aborted(error) => {
+                assert_eq!(error.kind(), StoreErrorKind::Conflict);
+                aborted += 1;
+            }
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+    assert_eq!(aborted, 1);
+    assert_eq!(database.effects().await.len(), 1);
 }
 
 #[tokio::test]
@@ -233,4 +320,23 @@ async fn a_large_result_replaces_an_expired_record_as_a_small_one_does() {
         database.age(claim.id, Duration::from_secs(120)).await;
     }
     assert_eq!(database.records().await, 1);
+}
+
+#[tokio::test]
+async fn large_results_of_different_keys_do_not_refuse_each_other() {
+    let database =
+        Database::with_store(|store| store.with_isolation(Isolation::Serializable)).await;
+    let large = "x".repeat(100_000);
+    let claims: Vec<_> = (0..6).map(|n| claim(&format!("key-{n}"), "{}")).collect();
+    let mut open = Vec::new();
+    for claim in &claims {
+        let mut transaction = database.begin(claim).await;
+        database.write(&mut transaction, "effect").await;
+        open.push(transaction);
+    }
+    for (transaction, claim) in open.into_iter().zip(&claims) {
+        let ended = database.commit(transaction, claim, &large).await;
+        assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    }
+    assert_eq!(database.effects().await.len(), claims.len());
 }

@@ -9,7 +9,7 @@ use mcp_idempotent_core::{
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
-use super::database::{Database, claim, result, text_of};
+use super::database::{Database, claim, result, text_of, unique};
 
 /// Runs raw SQL as a careless handler does: without looking at what it says.
 async fn raw(connection: &mut PgConnection, sql: &str) {
@@ -18,7 +18,7 @@ async fn raw(connection: &mut PgConnection, sql: &str) {
         .await;
 }
 
-const ENDINGS: [&str; 8] = [
+const ENDINGS: [&str; 12] = [
     "COMMIT",
     "ROLLBACK",
     "COMMIT; BEGIN",
@@ -27,6 +27,10 @@ const ENDINGS: [&str; 8] = [
     "ROLLBACK AND CHAIN",
     "COMMIT; BEGIN; SELECT 1 / 0",
     "COMMIT AND CHAIN; SELECT 1 / 0",
+    "ROLLBACK; BEGIN; SELECT 1 / 0",
+    "ROLLBACK; BEGIN; COMMIT; BEGIN; SELECT 1 / 0",
+    "ROLLBACK; BEGIN; SAVEPOINT mine; SELECT 1 / 0",
+    "COMMIT; BEGIN; SET LOCAL mcp_idempotent.call = '1'; SAVEPOINT mcp_idempotent",
 ];
 
 fn ends() -> [End; 4] {
@@ -272,15 +276,109 @@ async fn a_handler_that_drops_the_prepared_statements_is_rolled_back() {
 }
 
 #[tokio::test]
-async fn a_read_only_transaction_is_an_error_and_records_nothing() {
+async fn savepoints_of_the_handlers_are_its_own() {
     let database = Database::with_pool(1).await;
+    let insert = |what: &str| format!("INSERT INTO {}.effects VALUES ('{what}')", database.schema);
+    let (kept, undone) = (insert("kept"), insert("undone"));
+    for (index, sql) in [
+        format!("SAVEPOINT a; {undone}; ROLLBACK TO a; {kept}"),
+        format!("{kept}; SAVEPOINT a; {undone}; SAVEPOINT b; {undone}; ROLLBACK TO a; SAVEPOINT b"),
+        format!("{kept}; SAVEPOINT a; {undone}; SELECT 1 / 0"),
+        format!("SAVEPOINT a; SAVEPOINT a; {kept}; RELEASE a"),
+        format!("SAVEPOINT mcp_idempotent; {undone}; ROLLBACK TO mcp_idempotent; {kept}"),
+        format!("{kept}; RESET ALL"),
+        format!("SET LOCAL mcp_idempotent.call = '0'; SET mcp_idempotent.committed = '0'; {kept}"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = format!("key-{index}");
+        let claim = claim(&key, "{}");
+        let mut transaction = database.begin(&claim).await;
+        raw(&mut transaction, &sql).await;
+        // The handler goes back to its savepoint, where it left an error behind.
+        if sql.ends_with("1 / 0") {
+            raw(&mut transaction, "ROLLBACK TO a").await;
+        }
+        let ended = database.commit(transaction, &claim, "result").await;
+        assert!(matches!(ended, Ended::AsAsked(_)), "{sql}: {ended:?}");
+        assert_eq!(database.effects().await.len(), index + 1, "{sql}");
+    }
+    assert!(database.effects().await.iter().all(|what| what == "kept"));
+}
+
+/// A handler that finds out the name of our savepoint and uses it.
+#[tokio::test]
+async fn a_savepoint_with_our_own_name_changes_no_answer() {
+    let application = unique("named");
+    let database = Database::with(
+        |options| options.application_name(&application),
+        |pool| pool.max_connections(1),
+        |store| store,
+    )
+    .await;
+    let transaction = database.begin(&claim("named", "{}")).await;
+    let name: String = sqlx::query_scalar(
+        "SELECT substring(query FROM 'SAVEPOINT (\\w+)') FROM pg_stat_activity \
+         WHERE application_name = $1",
+    )
+    .bind(&application)
+    .fetch_one(&database.outside)
+    .await
+    .unwrap();
+    drop(transaction);
+    for (index, sql, as_asked) in [
+        (0, "SAVEPOINT {n}; {i}", true),
+        (
+            1,
+            "SAVEPOINT {n}; {i}; SAVEPOINT {n}; ROLLBACK TO {n}",
+            true,
+        ),
+        (2, "{i}; ROLLBACK TO {n}; {i}", true),
+        (3, "{i}; RELEASE {n}", false),
+        (4, "SAVEPOINT {n}; {i}; SELECT 1 / 0", false),
+    ] {
+        let insert = format!("INSERT INTO {}.effects VALUES ('{index}')", database.schema);
+        let sql = sql.replace("{n}", &name).replace("{i}", &insert);
+        let claim = claim(&format!("key-{index}"), "{}");
+        let mut transaction = database.begin(&claim).await;
+        raw(&mut transaction, &sql).await;
+        let ended = database.commit(transaction, &claim, "result").await;
+        assert_eq!(
+            matches!(ended, Ended::AsAsked(_)),
+            as_asked,
+            "{sql}: {ended:?}"
+        );
+        let happened = database.effects().await.contains(&index.to_string());
+        assert_eq!(happened, as_asked, "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn a_read_only_transaction_is_an_error_and_records_nothing() {
+    let database = Database::with(
+        |options| options.options([("default_transaction_read_only", "on")]),
+        |pool| pool.max_connections(1),
+        |store| store,
+    )
+    .await;
     let claim = claim("key", "{}");
-    let mut transaction = database.begin(&claim).await;
-    raw(&mut transaction, "SET TRANSACTION READ ONLY").await;
+    let transaction = database.begin(&claim).await;
     let ended = database.commit(transaction, &claim, "result").await;
     let Ended::Aborted(error) = ended else {
         panic!("expected an abort, found {ended:?}");
     };
     assert_eq!(error.kind(), StoreErrorKind::Misconfigured);
     assert_eq!(database.records().await, 0);
+}
+
+#[tokio::test]
+async fn a_handler_that_makes_its_transaction_read_only_does_so_for_itself() {
+    let database = Database::with_pool(1).await;
+    let claim = claim("key", "{}");
+    let mut transaction = database.begin(&claim).await;
+    raw(&mut transaction, "SET TRANSACTION READ ONLY").await;
+    let ended = database.commit(transaction, &claim, "result").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    assert_eq!(database.records().await, 1);
 }

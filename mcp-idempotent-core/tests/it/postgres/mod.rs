@@ -1,5 +1,6 @@
 //! `PostgresStore`, on the database that `DATABASE_URL` names. Every test has a schema of its own.
 
+mod abandoned;
 mod attempts;
 mod cancellation;
 mod claims;
@@ -16,6 +17,7 @@ mod leases;
 mod look_up;
 mod lost_commit;
 mod migration;
+mod pooler;
 mod proxy;
 mod resolving;
 mod round_trips;

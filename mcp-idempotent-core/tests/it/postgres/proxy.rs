@@ -28,6 +28,77 @@ pub(super) enum Cut {
     WhileTheServerWorks,
     /// The server is as if paused: it gets the message when the test lets it go.
     Hold,
+    /// The client gets an error that no server gave.
+    Lie(Lie),
+}
+
+/// An error that a pooler makes up, in place of the server's answer to a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lie {
+    /// `FATAL` ends the connection as well.
+    pub(super) severity: &'static str,
+    pub(super) code: &'static str,
+    pub(super) of: LieOf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LieOf {
+    /// The server did as asked, and all of its answer before the last statement's is passed on.
+    LastAnswer,
+    /// The server did as asked, and nothing of its answer is passed on.
+    WholeAnswer,
+    /// The server never saw the message.
+    Request,
+}
+
+impl Lie {
+    fn ends_connection(self) -> bool {
+        self.severity == "FATAL"
+    }
+
+    fn message(self) -> Vec<u8> {
+        let mut fields = Vec::new();
+        for (field, value) in [
+            (b'S', self.severity),
+            (b'V', self.severity),
+            (b'C', self.code),
+            (b'M', "made up by a pooler"),
+        ] {
+            fields.push(field);
+            fields.extend_from_slice(value.as_bytes());
+            fields.push(0);
+        }
+        fields.push(0);
+        let length = u32::try_from(fields.len() + 4).unwrap();
+        [&b"E"[..], &length.to_be_bytes(), &fields].concat()
+    }
+
+    /// What the client gets, where the server's answer was `answer`.
+    fn told(self, answer: &[u8]) -> Vec<u8> {
+        let mut rest = answer.to_vec();
+        let mut started = true;
+        let messages: Vec<_> =
+            std::iter::from_fn(|| next_message(&mut rest, &mut started)).collect();
+        let last = messages.iter().rposition(|message| message[0] == b'C');
+        let mut told = Vec::new();
+        if self.of == LieOf::LastAnswer {
+            told.extend(messages[..last.unwrap_or(0)].concat());
+        }
+        told.extend(self.message());
+        if !self.ends_connection() {
+            told.extend_from_slice(b"Z\0\0\0\x05T");
+        }
+        told
+    }
+}
+
+/// What one connection's two directions share.
+#[derive(Default)]
+struct Shared {
+    /// Answers are not passed on.
+    deaf: AtomicBool,
+    /// Said in place of the next answer.
+    lie: Mutex<Option<Lie>>,
 }
 
 #[derive(Debug, Default)]
@@ -111,13 +182,14 @@ async fn relay(client: TcpStream, server: TcpStream, state: Arc<State>) {
     server.set_nodelay(true).unwrap();
     let (mut from_client, to_client) = client.into_split();
     let (from_server, mut to_server) = server.into_split();
-    let deaf = Arc::new(AtomicBool::new(false));
+    let shared = Arc::new(Shared::default());
+    let to_client = Arc::new(tokio::sync::Mutex::new(to_client));
     let (done, answered) = tokio::sync::oneshot::channel();
     let back = tokio::spawn(answers(
         from_server,
-        to_client,
+        Arc::clone(&to_client),
         Arc::clone(&state),
-        Arc::clone(&deaf),
+        Arc::clone(&shared),
         done,
     ));
     let mut pending = Vec::new();
@@ -138,7 +210,7 @@ async fn relay(client: TcpStream, server: TcpStream, state: Arc<State>) {
                     return;
                 }
                 Some(Cut::AfterTheServer) => {
-                    deaf.store(true, Ordering::SeqCst);
+                    shared.deaf.store(true, Ordering::SeqCst);
                     to_server.write_all(&message).await.unwrap();
                     let _ = answered.await;
                     back.abort();
@@ -156,6 +228,20 @@ async fn relay(client: TcpStream, server: TcpStream, state: Arc<State>) {
                     return;
                 }
                 Some(Cut::Hold) => state.go.notified().await,
+                Some(Cut::Lie(lie)) if lie.of == LieOf::Request => {
+                    to_client
+                        .lock()
+                        .await
+                        .write_all(&lie.told(b""))
+                        .await
+                        .unwrap();
+                    if lie.ends_connection() {
+                        back.abort();
+                        return;
+                    }
+                    continue;
+                }
+                Some(Cut::Lie(lie)) => *shared.lie.lock().unwrap() = Some(lie),
                 None => {}
             }
             let prepares = has(query, b"PREPARE ");
@@ -175,24 +261,42 @@ async fn relay(client: TcpStream, server: TcpStream, state: Arc<State>) {
 /// Relays what the server says, until the relay is to be deaf; then only waits for the whole answer.
 async fn answers(
     mut from_server: OwnedReadHalf,
-    mut to_client: OwnedWriteHalf,
+    to_client: Arc<tokio::sync::Mutex<OwnedWriteHalf>>,
     state: Arc<State>,
-    deaf: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     done: tokio::sync::oneshot::Sender<()>,
 ) {
     let mut chunk = vec![0; 64 * 1024];
+    let mut kept_back = Vec::new();
     while let Ok(size @ 1..) = from_server.read(&mut chunk).await {
         let said = &chunk[..size];
-        if deaf.load(Ordering::SeqCst) {
-            let is_ready = said.len() >= 6 && said[said.len() - 6..].starts_with(b"Z\0\0\0\x05");
+        let is_ready = said.len() >= 6 && said[said.len() - 6..].starts_with(b"Z\0\0\0\x05");
+        if shared.deaf.load(Ordering::SeqCst) {
             if is_ready {
                 let _ = done.send(());
                 return std::future::pending().await;
             }
             continue;
         }
+        let lie = *shared.lie.lock().unwrap();
+        let told = match lie {
+            Some(lie) => {
+                kept_back.extend_from_slice(said);
+                if !is_ready {
+                    continue;
+                }
+                *shared.lie.lock().unwrap() = None;
+                lie.told(&std::mem::take(&mut kept_back))
+            }
+            None => said.to_vec(),
+        };
         state.server_spoke.store(true, Ordering::SeqCst);
-        if to_client.write_all(said).await.is_err() {
+        let mut to_client = to_client.lock().await;
+        if to_client.write_all(&told).await.is_err() {
+            return;
+        }
+        if lie.is_some_and(Lie::ends_connection) {
+            let _ = to_client.shutdown().await;
             return;
         }
     }

@@ -2,9 +2,8 @@
 
 use super::super::{
     PgTransaction, PostgresStore,
-    end::finishing,
+    recovery::Sought,
     statement::{self, Name},
-    stopped::settle,
 };
 use crate::store::{Completion, Ended, Lease};
 
@@ -20,7 +19,6 @@ impl PostgresStore {
         let complete = self.call(
             Name::CompleteHere,
             &[
-                transaction.mark.literal(),
                 statement::bytes(lease.id.as_bytes()),
                 lease.token.to_string(),
                 statement::bytes_or_null(completion.response.as_deref()),
@@ -28,22 +26,8 @@ impl PostgresStore {
                 statement::interval(completion.tombstone).to_string(),
             ],
         );
-        let batch = format!("{complete}COMMIT AND CHAIN;");
-        match finishing(&mut transaction, batch, 1).await {
-            Ok(at) => {
-                transaction.connection.release_chained();
-                Ended::AsAsked(at)
-            }
-            Err(stopped) if stopped.may_have_committed() => {
-                let mark = transaction.mark;
-                drop(transaction);
-                self.resolve_lease(lease, mark, stopped.into_error()).await
-            }
-            Err(stopped) if stopped.is_fenced() => {
-                settle(transaction.connection, false).await;
-                Ended::Fenced
-            }
-            Err(stopped) => self.stopped(transaction, None, stopped).await,
-        }
+        let finished = self.finishing(&mut transaction, &complete).await;
+        let sought = Sought::Completion(lease, transaction.mark);
+        self.ended(transaction, None, sought, finished).await
     }
 }

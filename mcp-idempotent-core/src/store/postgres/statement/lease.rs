@@ -1,7 +1,7 @@
 //! The statements of lease mode.
 
 use super::super::schema::SchemaName;
-use super::{CLOCK, Name, Statement, micros, still_ours};
+use super::{CLOCK, Name, Statement, micros};
 
 /// Whether a record is past its end, as an expression over its columns. `$2`: whether a tombstone
 /// counts as a record; `released`: whether what is left of a free key is past its end.
@@ -140,20 +140,19 @@ pub(super) fn statements(schema: &SchemaName) -> Vec<Statement> {
             ),
         ),
         // As a part of a handler's transaction, where only an error keeps the COMMIT that follows
-        // from taking place: of the check, or the logarithm of zero rows. The end of the lease is
+        // from taking place: the logarithm of zero rows. The end of the lease is
         // looked at again in what was written, because the first look may have been before a wait
         // for somebody who held the row.
         statement(
             Name::CompleteHere,
             "complete_here",
-            &["text", "bytea", "bigint", "bytea", "bigint", "bigint"],
+            &["bytea", "bigint", "bytea", "bigint", "bigint"],
             format!(
                 "WITH done AS ({} FROM {CLOCK} WHERE {} \
                  RETURNING completed_at, lease_until > pg_catalog.clock_timestamp() AS current) \
-                 SELECT {}, pg_catalog.ln((count(*) FILTER (WHERE current))::float8), {} FROM done",
-                complete("$4", "$5", "$6"),
-                lease_end("$2", "$3"),
-                still_ours("$1"),
+                 SELECT pg_catalog.ln((count(*) FILTER (WHERE current))::float8), {} FROM done",
+                complete("$3", "$4", "$5"),
+                lease_end("$1", "$2"),
                 micros("max(completed_at)"),
             ),
         ),
