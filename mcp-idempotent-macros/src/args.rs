@@ -76,7 +76,6 @@ pub(crate) enum Wait {
 }
 
 /// What becomes of a call in doubt.
-#[derive(Debug)]
 pub(crate) enum OnDoubt {
     Fail,
     Rerun,
