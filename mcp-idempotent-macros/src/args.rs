@@ -76,7 +76,6 @@ pub(crate) enum Wait {
 }
 
 /// What becomes of a call in doubt.
-#[derive(Debug)]
 pub(crate) enum OnDoubt {
     Fail,
     Rerun,
@@ -160,10 +159,10 @@ impl Args {
             "on_doubt" => self.on_doubt = Some((name.clone(), on_doubt(input, &name)?)),
             "max_result_bytes" => {
                 let hint = "write `max_result_bytes = 65_536`";
-                let bytes: LitInt = value(input, &name, "a number of bytes", hint)?;
+                let bytes: LitInt = value(input, &name, "a number of bytes, at least 1", hint)?;
                 if !matches!(bytes.base10_parse::<usize>(), Ok(1..)) {
                     let found = format!("`{bytes}`");
-                    return Err(wrong(&name, &found, "a number of bytes", hint));
+                    return Err(wrong(&name, &found, "a number of bytes, at least 1", hint));
                 }
                 self.max_result_bytes = Some(bytes);
             }

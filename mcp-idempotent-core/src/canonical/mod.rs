@@ -61,7 +61,7 @@ impl CanonicalArguments {
     /// - An element of an array is replaced by `null`, so that the length of the array and the
     ///   places of the other elements still count.
     /// - The empty pointer leaves out everything: the text is `{}`.
-    /// - A pointer to something absent, and a text that is no JSON pointer, leave out nothing.
+    /// - A pointer to something absent, and a text that is not a JSON pointer, leave out nothing.
     ///
     /// Nothing is cloned, and values of any depth are taken: the work is done on the heap, not
     /// on the stack.

@@ -114,11 +114,19 @@ impl Policy {
 
     fn check_pointers(&self) -> Result<(), InvalidPolicy> {
         for pointer in self.ignored.iter().chain(&self.key_argument) {
-            if pointer.is_empty() || !is_json_pointer(pointer) {
-                return Err(InvalidPolicy::new(format!(
-                    "{pointer:?} is not a JSON pointer to an argument; write \"/{pointer}\" for the top-level argument of that name"
-                )));
+            if !pointer.is_empty() && is_json_pointer(pointer) {
+                continue;
             }
+            let remedy = if pointer.is_empty() {
+                "name the argument".to_owned()
+            } else if pointer.starts_with('/') {
+                "in a pointer `~` is written `~0`, and `/` within a name `~1`".to_owned()
+            } else {
+                format!("write \"/{pointer}\" for the top-level argument of that name")
+            };
+            return Err(InvalidPolicy::new(format!(
+                "{pointer:?} is not a JSON pointer to an argument; {remedy}"
+            )));
         }
         Ok(())
     }

@@ -80,7 +80,7 @@ impl PolicyOverride {
         run_unprotected_when_store_is_unavailable: None,
     };
 
-    /// A policy with these rules laid over it. A tool that keeps its results for longer than its
+    /// The policy that results when these rules replace those of `base`. A tool that keeps its results for longer than its
     /// server does keeps its records in doubt for at least as long, unless it says otherwise.
     #[must_use]
     pub fn over(&self, base: &Policy) -> Policy {

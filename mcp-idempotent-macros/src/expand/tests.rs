@@ -139,3 +139,37 @@ fn a_wrong_use_keeps_a_method_of_the_name() {
         "{expanded}"
     );
 }
+
+#[test]
+fn what_a_server_would_refuse_at_every_call_does_not_compile() {
+    let does_not_compile = |args: TokenStream| {
+        let item = quote!(
+            #[tool]
+            fn greet(&self) {}
+        );
+        let expanded = expand(quote!(on_error = release, #args), item).to_string();
+        expanded.contains("compile_error")
+    };
+    for args in [
+        quote!(retention = "36550days"),
+        quote!(lease = "36526days"),
+        quote!(wait = "0s"),
+        quote!(heartbeat = "6s", lease = "10s"),
+        quote!(in_doubt_retention = "1h", retention = "2h"),
+        quote!(in_doubt_retention = "1h", window = "2h"),
+        quote!(verify_timeout = "10s"),
+        quote!(verify_timeout = "10s", on_doubt = rerun),
+        quote!(max_result_bytes = 0),
+    ] {
+        assert!(does_not_compile(args.clone()), "{args}");
+    }
+    for args in [
+        quote!(retention = "100years"),
+        quote!(retention = "36525days", in_doubt_retention = "36525days"),
+        quote!(heartbeat = "5s", lease = "10s"),
+        quote!(verify_timeout = "10s", on_doubt = verify(Self::ask)),
+        quote!(max_result_bytes = 1),
+    ] {
+        assert!(!does_not_compile(args.clone()), "{args}");
+    }
+}

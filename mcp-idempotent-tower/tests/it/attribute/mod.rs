@@ -10,6 +10,7 @@ mod fidelity;
 mod generic;
 mod keys;
 mod outcomes;
+mod policy;
 mod refusals;
 mod returns;
 mod rounds;

@@ -8,7 +8,7 @@ pub struct Server {
 
 #[tool_router]
 impl Server {
-    #[idempotent(on_error = release, retention = "101 years")]
+    #[idempotent(on_error = release, retention = "36550days")]
     #[tool]
     pub async fn greet(&self) -> String {
         String::new()

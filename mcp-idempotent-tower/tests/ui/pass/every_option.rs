@@ -1,6 +1,6 @@
 //! Every option, in every form that it takes.
 
-use mcp_idempotent_tower::{Idempotency, idempotent, store::sqlite::SqliteStore};
+use mcp_idempotent_tower::{Idempotency, InDoubt, Verdict, idempotent, store::sqlite::SqliteStore};
 use rmcp::{tool, tool_router};
 use sqlx::SqliteConnection;
 
@@ -19,6 +19,10 @@ impl Server {
         window = "1h 30m",
         wait = "30s",
         on_error = commit,
+        on_expired = refuse,
+        tombstone = "7days",
+        max_result_bytes = 65_536,
+        run_unprotected_when_store_is_unavailable = false,
         idempotency = self.idempotency,
         crate = ::mcp_idempotent_tower,
     )]
@@ -27,10 +31,16 @@ impl Server {
         String::new()
     }
 
-    #[idempotent(key = derived, key_argument = "/meta/key", wait = reject, lease = "5m", on_error = in_doubt)]
+    #[idempotent(key = derived, key_argument = "/meta/key", wait = reject, lease = "5m", heartbeat = "2m", on_error = in_doubt,
+        on_doubt = verify(Self::find_out), verify_timeout = "10s", retention = "100years",
+        in_doubt_retention = "100years", on_expired = new, run_unprotected_when_store_is_unavailable = true)]
     #[tool]
     pub async fn second(&self) -> String {
         String::new()
+    }
+
+    async fn find_out(&self, _: InDoubt<'_>) -> Verdict {
+        Verdict::Unknown
     }
 
     #[idempotent(key = required, on_error = release)]
