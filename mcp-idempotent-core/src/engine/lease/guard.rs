@@ -115,6 +115,8 @@ async fn release<S: Store>(
 impl<S: Store> Drop for LeaseGuard<S> {
     fn drop(&mut self) {
         self.held.watch.end();
+        // A handle may outlive the attempt: nobody would end what is open, or what it opens later.
+        drop(self.held.watch.transaction.close());
         if self.ended {
             return;
         }

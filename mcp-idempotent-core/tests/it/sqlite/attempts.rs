@@ -10,10 +10,10 @@ use std::{
 };
 
 use mcp_idempotent_core::{
-    Answer, Begun, CallInfo, Engine, HandlerResult, IdempotencyKey, LeaseHandle, OnError, Policy,
-    Request, ResultKind,
+    Answer, BeginError, Begun, CallInfo, Engine, HandlerResult, IdempotencyKey, LeaseHandle,
+    OnError, Policy, Request, ResultKind,
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 
@@ -97,6 +97,37 @@ async fn a_caller_whose_handler_gave_its_transaction_away_is_answered_at_once() 
         "{:?}",
         since.elapsed()
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handle_that_outlives_a_dropped_attempt_opens_and_keeps_no_transaction() {
+    let database = Database::new().await;
+    let engine = Engine::new("tests", database.store());
+    let policy = Arc::new(policy());
+    for begins_before in [false, true] {
+        let key = IdempotencyKey::new(format!("k-{begins_before}")).unwrap();
+        let scope = Scope::new("alice");
+        let arguments = CanonicalArguments::new(None, &[]);
+        let identity = engine.identify(&scope, Some(&key), "tool", &arguments);
+        let request = Request::new(CallInfo::new("tool", scope), identity, &policy);
+        let Begun::Attempt(attempt) = engine.begin(request).await else {
+            panic!("the key is new");
+        };
+        let handle = attempt.handle();
+        if begins_before {
+            drop(handle.begin::<SqliteStore>().await.unwrap());
+        }
+        drop(attempt);
+        let begun = handle.begin::<SqliteStore>().await;
+        assert!(matches!(begun, Err(BeginError::Ended)), "{begun:?}");
+        // Nothing is open that would keep another one from writing.
+        let other = timeout(
+            Duration::from_secs(5),
+            database.store().begin(&claim(1).call, None),
+        )
+        .await;
+        assert!(matches!(other, Ok(Ok(Claimed::New(_)))), "{begins_before}");
+    }
 }
 
 /// A queue of handlers in another process, which never ends.
