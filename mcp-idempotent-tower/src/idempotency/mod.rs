@@ -203,7 +203,7 @@ impl<S: Store> Idempotency<S> {
     ///         Ok(Self { idempotency })
     ///     }
     /// }
-    /// # assert!(Mailer::new(Idempotency::new("mailer", MemoryStore::new())).is_ok());
+    /// # assert!(Mailer::new(Idempotency::for_stdio("mailer", MemoryStore::new()).unwrap()).is_ok());
     /// ```
     ///
     /// # Errors
