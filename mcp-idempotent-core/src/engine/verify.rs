@@ -106,6 +106,9 @@ pub(super) async fn verify<S: Store>(
         Verdict::NotCommitted => match held.handle().ensure_current().await {
             Ok(()) => {
                 held.in_doubt = false;
+                if let Some(protected) = &mut context.protected {
+                    protected.verified();
+                }
                 return Verified::Run(held, context);
             }
             Err(NotCurrent::Fenced) => {
@@ -127,7 +130,7 @@ pub(super) async fn verify<S: Store>(
         Verdict::Committed(response) => Some(response),
         Verdict::Unknown => None,
     };
-    let Some(protected) = context.protected.take() else {
+    let Some(mut protected) = context.protected.take() else {
         return Verified::Answer(Answer::Refused(answer::still_in_doubt()));
     };
     let Some(response) = response else {
@@ -138,6 +141,7 @@ pub(super) async fn verify<S: Store>(
     match held.complete(&protected, policy, &response).await {
         Ok(LeaseEnd::Done(at)) => {
             observed.note(Outcome::Verified);
+            protected.complete_guard(policy, &response).await;
             protected.share(response.clone(), at);
             Verified::Answer(Answer::Replayed(super::Replay {
                 response,

@@ -11,6 +11,7 @@ use crate::{
         Answer, answer,
         lease::{Ending, LeaseHandle, Left},
         plan::{self, LeasePlan},
+        rotation::GuardEnd,
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     outcome::{HandlerResult, ResultKind},
@@ -47,6 +48,9 @@ impl<S: Store> LeaseAttempt<S> {
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
         self.held.started = true;
+        if let Some(guard) = self.context.guard() {
+            guard.started();
+        }
         let (kept, context) = (&self.held.kept, &self.context);
         let handler = holding(context, AssertUnwindSafe(handler).catch_unwind());
         let over_time = async {
@@ -96,7 +100,7 @@ impl<S: Store> LeaseAttempt<S> {
         let kind = result.kind();
         held.kept.returned();
         let left = held.kept.close_transaction();
-        let Some(protected) = protected else {
+        let Some(mut protected) = protected else {
             return end_unprotected(kind, left).await;
         };
         let transaction = match left {
@@ -162,6 +166,7 @@ impl<S: Store> LeaseAttempt<S> {
             LeasePlan::Release => {
                 let acted = !matches!(kind, ResultKind::NotExecuted | ResultKind::NotCalled);
                 held.release(acted).await;
+                protected.end_guard(GuardEnd::Release { acted }).await;
                 end_without_record(protected.leader, kind, result);
                 Answer::Executed
             }
@@ -175,6 +180,7 @@ impl<S: Store> LeaseAttempt<S> {
                 );
                 observed.note(Outcome::LeftInDoubt);
                 held.abandon().await;
+                protected.end_guard(GuardEnd::Abandon).await;
                 protected.share_in_doubt(&held);
                 Answer::Executed
             }
@@ -188,13 +194,15 @@ const fn commits(kind: ResultKind) -> bool {
 
 async fn complete<S: Store>(
     mut held: HeldLease<S>,
-    protected: Box<Protected>,
+    mut protected: Box<Protected>,
     policy: &Policy,
     response: bytes::Bytes,
     observed: &mut ObservedCall,
 ) -> Answer {
     match held.complete(&protected, policy, &response).await {
         Ok(LeaseEnd::Done(at)) => {
+            let completion = protected.completion(policy, &response);
+            protected.end_guard(GuardEnd::Complete(completion)).await;
             protected.share(response, at);
             Answer::Executed
         }
@@ -221,7 +229,7 @@ async fn complete<S: Store>(
 async fn complete_with<S: Store>(
     mut held: HeldLease<S>,
     transaction: Box<dyn Ending>,
-    protected: Box<Protected>,
+    mut protected: Box<Protected>,
     policy: &Policy,
     response: bytes::Bytes,
     observed: &mut ObservedCall,
@@ -230,9 +238,10 @@ async fn complete_with<S: Store>(
         return Answer::Executed;
     };
     let completion = protected.completion(policy, &response);
-    match transaction.complete(lease, completion).await {
+    match transaction.complete(lease, completion.clone()).await {
         Ended::AsAsked(at) => {
             held.finished = true;
+            protected.end_guard(GuardEnd::Complete(completion)).await;
             protected.share(response, at);
             Answer::Executed
         }

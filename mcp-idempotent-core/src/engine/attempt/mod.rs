@@ -16,6 +16,7 @@ use super::{
     answer::{self, Decision},
     flight::Leader,
     plan,
+    rotation::{Guard, GuardEnd},
 };
 use crate::{
     error::Refusal,
@@ -100,6 +101,8 @@ pub(super) struct Protected {
     identity: Identity,
     claim: Claim,
     leader: Leader,
+    /// While a secret is replaced.
+    pub(super) guard: Option<Guard>,
 }
 
 impl Context {
@@ -117,12 +120,14 @@ impl Context {
         identity: &Identity,
         claim: Claim,
         leader: Leader,
+        guard: Option<Guard>,
     ) -> Self {
         Self {
             protected: Some(Box::new(Protected {
                 identity: identity.clone(),
                 claim,
                 leader,
+                guard,
             })),
             policy: Arc::clone(request.policy),
             call: request.call.clone(),
@@ -134,6 +139,10 @@ impl Context {
         self.protected
             .as_ref()
             .map(|protected| protected.identity.id)
+    }
+
+    fn guard(&mut self) -> Option<&mut Guard> {
+        self.protected.as_mut()?.guard.as_mut()
     }
 
     pub(super) fn observed_by(self, observed: ObservedCall) -> Self {
@@ -157,6 +166,24 @@ impl std::fmt::Debug for Context {
 }
 
 impl Protected {
+    /// The attempt before was found not to have acted.
+    pub(in crate::engine) fn verified(&mut self) {
+        if let Some(guard) = &mut self.guard {
+            guard.verified();
+        }
+    }
+
+    pub(in crate::engine) async fn complete_guard(&mut self, policy: &Policy, response: &Bytes) {
+        let completion = self.completion(policy, response);
+        self.end_guard(GuardEnd::Complete(completion)).await;
+    }
+
+    pub(super) async fn end_guard(&mut self, end: GuardEnd) {
+        if let Some(guard) = self.guard.take() {
+            guard.end(end).await;
+        }
+    }
+
     pub(super) fn completion(&self, policy: &Policy, response: &Bytes) -> Completion {
         let fits = response.len() <= policy.max_result_bytes;
         let mut completion = Completion::new(

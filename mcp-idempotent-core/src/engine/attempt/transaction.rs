@@ -10,6 +10,7 @@ use crate::{
     engine::{
         Answer, answer,
         plan::{self, TransactionPlan},
+        rotation::GuardEnd,
     },
     outcome::HandlerResult,
     policy::OnDoubt,
@@ -84,7 +85,7 @@ impl<S: TransactionStore> TransactionAttempt<S> {
         let kind = result.kind();
         let key = protected.as_ref().map(|protected| protected.identity.kind);
         let plan = plan::transaction(kind, policy.on_error, key);
-        let Some(protected) = protected else {
+        let Some(mut protected) = protected else {
             let end = match plan {
                 TransactionPlan::Commit => End::CommitUnrecorded,
                 TransactionPlan::RollBackAndRecord | TransactionPlan::RollBack => End::RollBack,
@@ -121,7 +122,14 @@ impl<S: TransactionStore> TransactionAttempt<S> {
             }
             (_, TransactionPlan::RollBack) | (None, _) => End::RollBack,
         };
+        if let Some(guard) = &mut protected.guard {
+            guard.committing();
+        }
         let ended = store.end(transaction, Some(&protected.claim), end).await;
+        let recorded = response
+            .as_ref()
+            .map(|response| protected.completion(&policy, response));
+        protected.end_guard(GuardEnd::after(&ended, recorded)).await;
         match (ended, response) {
             (Ended::AsAsked(at), Some(response)) => {
                 protected.share(response, at);

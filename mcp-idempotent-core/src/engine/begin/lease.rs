@@ -13,6 +13,7 @@ use crate::{
         detach::DetachOnDrop,
         lease::{Kept, Seed, Terms},
         plan,
+        rotation::Under,
         verify::{self, Verified},
     },
     policy::{OnDoubt, Policy},
@@ -53,6 +54,7 @@ impl<S: Store> Engine<S> {
                 OnDoubt::Verify if request.verify.is_none() => OnDoubt::Fail,
                 on_doubt => on_doubt,
             },
+            transaction: false,
         };
         let claiming = Claiming {
             on_doubt: rules.on_doubt,
@@ -68,12 +70,12 @@ impl<S: Store> Engine<S> {
             },
         };
         let claimed = self
-            .lead_or_answer(&request, rules, |claim| {
+            .lead_or_answer(&request, rules, |claim, under| {
                 let inner = Arc::clone(&self.inner);
                 // The claim may be committed when this caller is gone: somebody has to release it.
                 DetachOnDrop::new(async move {
                     match claim {
-                        Some(claim) => inner.claim_lease(claim, claiming).await,
+                        Some(claim) => inner.claim_lease(claim, under, claiming).await,
                         None => Ok(Claimed::New(None)),
                     }
                 })
@@ -158,6 +160,7 @@ impl<S: Store> Inner<S> {
     async fn claim_lease(
         &self,
         claim: Claim,
+        under: Option<Under>,
         claiming: Claiming,
     ) -> Result<Claimed<Option<HeldLease<S>>>, StoreError> {
         let mut tries = 0;
@@ -165,7 +168,7 @@ impl<S: Store> Inner<S> {
             let asked = Instant::now();
             let record = match self.store.claim(&claim).await? {
                 Claimed::New(lease) => {
-                    let held = self.hold(lease, &claim, claiming, asked, false);
+                    let held = self.hold(lease, &claim, under, claiming, asked, false);
                     return Ok(Claimed::New(Some(held)));
                 }
                 Claimed::InProgress => return Ok(Claimed::InProgress),
@@ -190,7 +193,7 @@ impl<S: Store> Inner<S> {
                         on_doubt = ?claiming.on_doubt,
                         "a call in doubt was taken over"
                     );
-                    let held = self.hold(lease, &claim, claiming, asked, true);
+                    let held = self.hold(lease, &claim, under, claiming, asked, true);
                     return Ok(Claimed::New(Some(held)));
                 }
                 // Somebody was faster; whoever it was decides.
@@ -215,16 +218,27 @@ impl<S: Store> Inner<S> {
         &self,
         lease: Lease,
         claim: &Claim,
+        under: Option<Under>,
         claiming: Claiming,
         asked: Instant,
         in_doubt: bool,
     ) -> HeldLease<S> {
-        let seed = Seed::new(
-            claim.id,
-            claim.fingerprint,
-            lease.origin,
-            self.secret.clone(),
-        );
+        // The downstream keys are the same for all who may make an attempt at this call.
+        let seed = match (under, &self.rotation) {
+            (Some(under), Some(rotation)) => Seed::new(
+                under.id,
+                under.fingerprint,
+                under.origin,
+                rotation.secret.clone(),
+            ),
+            _ => Seed::new(
+                claim.id,
+                claim.fingerprint,
+                lease.origin,
+                self.secret.clone(),
+            ),
+        };
+        let in_doubt = in_doubt || under.is_some_and(|under| under.in_doubt);
         let kept = Arc::new(Kept::new(
             Arc::clone(&self.store),
             Arc::clone(&self.heart),

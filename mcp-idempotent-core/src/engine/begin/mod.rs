@@ -12,6 +12,7 @@ use super::{
     answer::{self, Decision},
     attempt::{self, Context},
     flight::{Entry, Leader, Ticket, Wake},
+    rotation::{self, Guard, GuardRules, Under},
     secret::Unchecked,
 };
 use crate::{
@@ -36,6 +37,7 @@ const CLAIM_REPEATS: u32 = 3;
 struct Rules {
     fail_open: bool,
     on_doubt: OnDoubt,
+    transaction: bool,
 }
 
 impl Rules {
@@ -43,6 +45,7 @@ impl Rules {
     const OF_TRANSACTIONS: Self = Self {
         fail_open: false,
         on_doubt: OnDoubt::Fail,
+        transaction: true,
     };
 }
 
@@ -88,7 +91,7 @@ impl<S: Store> Engine<S> {
         &self,
         request: &Request<'_>,
         rules: Rules,
-        claim_with: impl Fn(Option<Claim>) -> F,
+        claim_with: impl Fn(Option<Claim>, Option<Under>) -> F,
     ) -> Led<C>
     where
         F: Future<Output = Result<Claimed<C>, StoreError>>,
@@ -97,7 +100,7 @@ impl<S: Store> Engine<S> {
             return refusal.into();
         }
         let Some(identity) = &request.identity else {
-            return match claim_with(None).await {
+            return match claim_with(None, None).await {
                 Ok(Claimed::New(held)) => Led::Claimed {
                     held,
                     context: Context::unprotected(request),
@@ -106,13 +109,19 @@ impl<S: Store> Engine<S> {
                 Err(error) => answer::store_unavailable(error).into(),
             };
         };
-        match self.inner.check_secret(&request.call).await {
+        match self.inner.check_secret().await {
             Ok(()) => {}
-            Err(Unchecked::AnotherSecret) => return answer::another_secret().into(),
             Err(Unchecked::Store(error)) if rules.fail_open && error.is_transient() => {
                 return Led::Unprotected;
             }
-            Err(Unchecked::Store(error)) => return answer::store_unavailable(error).into(),
+            Err(unchecked) => return unchecked.into_refusal().into(),
+        }
+        if let Some(rotation) = &self.inner.rotation {
+            let kept = rotation::kept(request.policy, identity);
+            if kept > rotation.period {
+                let tool = &request.call.tool;
+                return answer::rotation_too_short(tool, kept, rotation.period).into();
+            }
         }
         if attempt::is_held_by_this_task(identity.id) {
             return answer::called_from_itself().into();
@@ -189,7 +198,7 @@ impl<S: Store> Engine<S> {
         identity: &Identity,
         patience: Patience,
         rules: Rules,
-        claim_with: impl Fn(Option<Claim>) -> F,
+        claim_with: impl Fn(Option<Claim>, Option<Under>) -> F,
     ) -> Led<C>
     where
         F: Future<Output = Result<Claimed<C>, StoreError>>,
@@ -203,8 +212,16 @@ impl<S: Store> Engine<S> {
         let mut waiting = None;
         let mut repeats = 0;
         let mut waited = false;
+        let mut guard = None;
         loop {
-            let claimed = claim_with(Some(claim.clone())).await;
+            let guarded = self.guard(&mut guard, request, identity, rules, &claim);
+            let claimed = match guarded.await {
+                Ok(Claimed::New(under)) => claim_with(Some(claim.clone()), under).await,
+                Ok(Claimed::InProgress) => Ok(Claimed::InProgress),
+                Ok(Claimed::Conflict) => Ok(Claimed::Conflict),
+                Ok(Claimed::Found(record)) => Ok(Claimed::Found(record)),
+                Err(error) => Err(error),
+            };
             // A right that was withdrawn while another process held the key counts.
             if waited
                 && ends_the_wait(&claimed)
@@ -217,9 +234,12 @@ impl<S: Store> Engine<S> {
             match claimed {
                 Ok(Claimed::New(held)) => {
                     leader.running();
+                    if let Some(guard) = &mut guard {
+                        guard.claimed();
+                    }
                     return Led::Claimed {
                         held,
-                        context: Context::protected(request, identity, claim, leader),
+                        context: Context::protected(request, identity, claim, leader, guard),
                     };
                 }
                 Ok(Claimed::Conflict) => {
@@ -232,6 +252,9 @@ impl<S: Store> Engine<S> {
                     match answer::decide(record.clone(), identity, rules.on_doubt, false) {
                         Decision::Answer(answer) => {
                             leader.share(&record);
+                            if let Some(guard) = guard {
+                                guard.settle(&record, identity).await;
+                            }
                             return Led::Answer(answer);
                         }
                         Decision::InProgress => leader.found_running(),
@@ -282,12 +305,47 @@ impl<S: Store> Engine<S> {
     }
 }
 
+impl<S: Store> Engine<S> {
+    /// While a secret is replaced: what a call is under before it claims its record.
+    async fn guard(
+        &self,
+        guard: &mut Option<Guard>,
+        request: &Request<'_>,
+        identity: &Identity,
+        rules: Rules,
+        claim: &Claim,
+    ) -> Result<Claimed<Option<Under>>, StoreError> {
+        let Some(previous) = identity.previous.as_deref() else {
+            return Ok(Claimed::New(None));
+        };
+        if let Some(guard) = guard {
+            return Ok(Claimed::New(Some(guard.under)));
+        }
+        let rules = GuardRules::new(
+            request.policy,
+            identity,
+            rules.on_doubt,
+            rules.transaction,
+            self.inner.store.transaction_limit(),
+        );
+        Ok(match self.inner.guard(claim, *previous, rules).await? {
+            Claimed::New(claimed) => {
+                let under = guard.insert(claimed).under;
+                Claimed::New(Some(under))
+            }
+            Claimed::InProgress => Claimed::InProgress,
+            Claimed::Conflict => Claimed::Conflict,
+            Claimed::Found(record) => Claimed::Found(record),
+        })
+    }
+}
+
 /// Somebody has to look, and cannot find the record without its id: a crash leaves no other line.
 fn warn_of_doubt(record: &Record, identity: &Identity, call: &CallInfo) {
     if let RecordState::InDoubt {
         attempts, since, ..
     } = record.state
-        && record.fingerprint == identity.fingerprint
+        && identity.is_of(record.fingerprint)
     {
         tracing::warn!(
             tool = &*call.tool,

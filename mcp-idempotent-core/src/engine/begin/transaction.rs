@@ -22,7 +22,7 @@ impl<S: TransactionStore> Engine<S> {
             ..request
         };
         let claimed = self
-            .lead_or_answer(&request, Rules::OF_TRANSACTIONS, |claim| {
+            .lead_or_answer(&request, Rules::OF_TRANSACTIONS, |claim, _| {
                 let call = request.call.clone();
                 async move { self.inner.store.begin(&call, claim.as_ref()).await }
             })
