@@ -209,7 +209,9 @@ impl<S: Store> Inner<S> {
         let successor = self
             .look(&self.application, CheckRecord::Successor(number))
             .await?;
-        if let Some(successor) = successor {
+        if let Some(successor) = successor
+            && matches!(successor.state, RecordState::Completed { .. })
+        {
             return agree(successor.fingerprint == ours);
         }
         // Processes that know the previous secret alone have served until now.
@@ -261,24 +263,20 @@ impl<S: Store> Inner<S> {
         application: &Application,
         first: Fingerprint,
     ) -> Result<(u64, Fingerprint), Unchecked> {
-        let mut number = 0;
-        let mut current = loop {
-            let secret = CheckRecord::Secret(0);
-            match self.look(application, secret).await? {
-                // Who wrote it ended before it was written for good.
-                Some(record)
-                    if record.fingerprint == first
-                        && matches!(record.state, RecordState::InDoubt { .. }) =>
-                {
-                    self.leave(application, secret, first, Bytes::new()).await?;
-                    break first;
-                }
-                Some(record) => break record.fingerprint,
-                None if self.leave(application, secret, first, Bytes::new()).await? => break first,
-                // Somebody else was faster, and is read now.
-                None => {}
+        let secret = CheckRecord::Secret(0);
+        let found = self.look(application, secret).await?;
+        let mut current = match found {
+            Some(record) if record.fingerprint != first => record.fingerprint,
+            Some(record) if !matches!(record.state, RecordState::InDoubt { .. }) => first,
+            // There is none, or who wrote it ended before it was written for good.
+            _ if self.leave(application, secret, first, Bytes::new()).await? => first,
+            // Somebody else was faster.
+            _ => {
+                let record = self.look(application, secret).await?;
+                record.ok_or(Unchecked::AnotherSecret)?.fingerprint
             }
         };
+        let mut number = 0;
         while let Some(record) = self
             .look(application, CheckRecord::Secret(number + 1))
             .await?
@@ -308,14 +306,14 @@ impl<S: Store> Inner<S> {
     ) -> Result<bool, Unchecked> {
         let claim = check_claim(application, record, value);
         match self.store.claim(&claim).await? {
-            Claimed::New(lease) => self.keep(&lease, response).await?,
+            Claimed::New(lease) => self.keep(&lease, response).await,
             // Who wrote it ended before it was written for good.
             Claimed::Found(Record {
                 fingerprint,
                 state: RecordState::InDoubt { token, .. },
             }) if fingerprint == value => {
                 if let Some(lease) = self.store.take_over(&claim, token).await? {
-                    self.keep(&lease, response).await?;
+                    self.keep(&lease, response).await;
                 }
             }
             Claimed::Found(record) => return Ok(record.fingerprint == value),
@@ -326,9 +324,15 @@ impl<S: Store> Inner<S> {
         Ok(true)
     }
 
-    async fn keep(&self, lease: &Lease, response: Bytes) -> Result<(), StoreError> {
+    /// Where that fails the value stands all the same, and the next one to ask keeps it.
+    async fn keep(&self, lease: &Lease, response: Bytes) {
         let completion = Completion::new(Some(response), KEPT);
-        self.store.complete(lease, completion).await.map(drop)
+        if let Err(error) = self.store.complete(lease, completion).await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the check value of the secret could not be kept for good"
+            );
+        }
     }
 
     /// A lease that is left to lapse: its record is there until `kept` after the last renewal, by

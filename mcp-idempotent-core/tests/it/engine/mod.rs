@@ -7,6 +7,8 @@ mod logs;
 #[cfg(feature = "metrics")]
 mod outcomes;
 mod refusals;
+mod rotation;
+mod secret;
 #[cfg(feature = "sqlite")]
 mod transaction;
 
