@@ -52,7 +52,8 @@ async fn one_effect_a_key<S: Store, M: Mode<S>>(both: Both<S, M>) {
 #[tokio::test]
 async fn two_versions_have_one_effect_a_key_in_memory() {
     for (old, new) in sides::CHANGES {
-        one_effect_a_key(Both::new(old, new, Faulty::default, sides::Leases).await).await;
+        let store = Faulty::default();
+        one_effect_a_key(Both::new(old, new, || store.clone(), sides::Leases).await).await;
     }
 }
 
