@@ -26,9 +26,9 @@ const UNKNOWN: Outcome = Outcome::Refused("idempotency_outcome_unknown", "unknow
 struct Ends<S> {
     store: S,
     /// When a lease is completed.
-    completing: Arc<AtomicBool>,
+    completing: Arc<Point>,
     /// When a transaction is ended.
-    ending: Arc<AtomicBool>,
+    ending: Arc<Point>,
 }
 
 impl<S> Ends<S> {
@@ -41,9 +41,26 @@ impl<S> Ends<S> {
     }
 }
 
-async fn ends_here(point: &AtomicBool) {
-    if point.load(Ordering::SeqCst) {
-        std::future::pending::<()>().await;
+#[derive(Default)]
+struct Point {
+    set: AtomicBool,
+    reached: AtomicBool,
+}
+
+impl Point {
+    fn set(&self) {
+        self.set.store(true, Ordering::SeqCst);
+    }
+
+    fn is_reached(&self) -> bool {
+        self.reached.load(Ordering::SeqCst)
+    }
+
+    async fn pass(&self) {
+        if self.set.load(Ordering::SeqCst) {
+            self.reached.store(true, Ordering::SeqCst);
+            std::future::pending::<()>().await;
+        }
     }
 }
 
@@ -70,7 +87,7 @@ impl<S: Store> Store for Ends<S> {
         self.store.renew(lease, period).await
     }
     async fn complete(&self, lease: &Lease, with: Completion) -> Result<LeaseEnd, StoreError> {
-        ends_here(&self.completing).await;
+        self.completing.pass().await;
         self.store.complete(lease, with).await
     }
     async fn release(&self, lease: &Lease, keep: Duration) -> Result<LeaseEnd, StoreError> {
@@ -97,7 +114,7 @@ impl<S: TransactionStore> TransactionStore for Ends<S> {
     }
 
     async fn end(&self, transaction: S::Transaction, claim: Option<&Claim>, end: End) -> Ended {
-        ends_here(&self.ending).await;
+        self.ending.pass().await;
         self.store.end(transaction, claim, end).await
     }
 }
@@ -112,11 +129,9 @@ impl<S: Effects> Effects for Ends<S> {
     }
 }
 
-/// Lets the new side begin its first call, and drops it where it stands.
-async fn interrupted<S: Store, M: Mode<Ends<S>>>(
-    both: &Both<Ends<S>, M>,
-    stands: impl AsyncFn() -> bool,
-) {
+/// Lets the new side make its first call, and drops it at this point.
+async fn interrupted<S: Store, M: Mode<Ends<S>>>(both: &Both<Ends<S>, M>, point: &Point) {
+    point.set();
     let mut call = Box::pin(both.new.outcome(1, false));
     for _ in 0..2000 {
         tokio::select! {
@@ -124,7 +139,7 @@ async fn interrupted<S: Store, M: Mode<Ends<S>>>(
             outcome = &mut call => panic!("it ended as {outcome:?}"),
             () = tokio::time::sleep(Duration::from_millis(2)) => {}
         }
-        if stands().await {
+        if point.is_reached() {
             return;
         }
     }
@@ -157,9 +172,9 @@ async fn a_committed_call_is_found<S: Effects>(store: impl Fn() -> S) {
     let mut both = Both::new(change.0, change.1, || Ends::new(store()), Transactions).await;
     short(&mut both.old.policy);
     short(&mut both.new.policy);
-    let completing = &both.new.engine.store().completing;
-    completing.store(true, Ordering::SeqCst);
-    interrupted(&both, async || both.effects().await == 1).await;
+    let point = Arc::clone(&both.new.engine.store().completing);
+    interrupted(&both, &point).await;
+    assert_eq!(both.effects().await, 1);
     // It waits until the lease of the process that ended has ended.
     assert_eq!(both.old.outcome(1, false).await, UNKNOWN);
     let again = anew(&both.new, store(), change);
@@ -173,8 +188,8 @@ async fn a_call_that_was_not_committed_runs<S: Effects>(store: impl Fn() -> S) {
     let mut both = Both::new(change.0, change.1, || Ends::new(store()), Transactions).await;
     short(&mut both.old.policy);
     short(&mut both.new.policy);
-    both.new.engine.store().ending.store(true, Ordering::SeqCst);
-    interrupted(&both, async || both.new.ran() == 1).await;
+    let point = Arc::clone(&both.new.engine.store().ending);
+    interrupted(&both, &point).await;
     assert_eq!(both.old.outcome(1, false).await, UNKNOWN);
     let again = anew(&both.new, store(), change);
     assert_eq!(again.outcome(1, false).await, own("execution 1"));
@@ -219,12 +234,8 @@ async fn an_end_between_the_two_records_of_a_lease_is_found() {
     let mut both = Both::new(change.0, change.1, || Ends::new(store()), Leases).await;
     short(&mut both.old.policy);
     short(&mut both.new.policy);
-    both.new
-        .engine
-        .store()
-        .completing
-        .store(true, Ordering::SeqCst);
-    interrupted(&both, async || both.new.ran() == 1).await;
+    let point = Arc::clone(&both.new.engine.store().completing);
+    interrupted(&both, &point).await;
     // Neither record was completed: nobody knows.
     assert_eq!(both.old.outcome(1, false).await, UNKNOWN);
     let again = anew(&both.new, store(), change);

@@ -104,11 +104,6 @@ impl<S, M: Copy> Side<S, M> {
             mode: self.mode,
         }
     }
-
-    /// How many handlers ran, on both sides.
-    pub(super) fn ran(&self) -> usize {
-        self.ran.load(Ordering::SeqCst)
-    }
 }
 
 impl<S: Store, M: Mode<S>> Side<S, M> {
