@@ -109,7 +109,7 @@ impl<S, M: Copy> Side<S, M> {
 impl<S: Store, M: Mode<S>> Side<S, M> {
     pub(super) fn request(&self, key: usize, derived: bool) -> Request<'_> {
         let scope = Scope::new("alice");
-        let text = IdempotencyKey::new(&format!("key-{key}")).unwrap();
+        let text = IdempotencyKey::new(format!("key-{key}")).unwrap();
         let arguments = serde_json::json!({ "number": key });
         let arguments = CanonicalArguments::new(arguments.as_object(), &[]);
         let key = (!derived).then_some(&text);
