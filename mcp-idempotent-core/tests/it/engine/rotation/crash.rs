@@ -197,35 +197,30 @@ async fn a_call_that_was_not_committed_runs<S: Effects>(store: impl Fn() -> S) {
     assert_eq!(both.effects().await, 1);
 }
 
-#[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn an_end_between_the_commit_and_the_previous_record_is_found_in_sqlite() {
     let file = super::sides::SqliteFile::new().await;
     a_committed_call_is_found(|| file.with_limit(Duration::from_millis(200))).await;
 }
 
-#[cfg(feature = "postgres")]
 #[tokio::test]
 async fn an_end_between_the_commit_and_the_previous_record_is_found_in_postgres() {
     let database = crate::postgres::database::Database::new().await;
     a_committed_call_is_found(|| database.another_process_at_home(4)).await;
 }
 
-#[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn an_end_before_the_commit_lets_the_call_run_again_in_sqlite() {
     let file = super::sides::SqliteFile::new().await;
     a_call_that_was_not_committed_runs(|| file.with_limit(Duration::from_millis(200))).await;
 }
 
-#[cfg(feature = "postgres")]
 #[tokio::test]
 async fn an_end_before_the_commit_lets_the_call_run_again_in_postgres() {
     let database = crate::postgres::database::Database::new().await;
     a_call_that_was_not_committed_runs(|| database.another_process_at_home(4)).await;
 }
 
-#[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn an_end_between_the_two_records_of_a_lease_is_found() {
     let file = super::sides::SqliteFile::new().await;

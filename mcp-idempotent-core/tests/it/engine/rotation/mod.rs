@@ -57,7 +57,6 @@ async fn two_versions_have_one_effect_a_key_in_memory() {
     }
 }
 
-#[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn two_versions_have_one_effect_a_key_in_sqlite() {
     for (old, new) in sides::CHANGES {
@@ -69,7 +68,6 @@ async fn two_versions_have_one_effect_a_key_in_sqlite() {
     }
 }
 
-#[cfg(feature = "postgres")]
 #[tokio::test]
 async fn two_versions_have_one_effect_a_key_in_postgres() {
     for (old, new) in sides::CHANGES {

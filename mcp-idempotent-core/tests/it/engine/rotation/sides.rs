@@ -209,10 +209,8 @@ impl<S: Effects> Mode<S> for Transactions {
     }
 }
 
-#[cfg(feature = "sqlite")]
 pub(super) use self::sqlite::SqliteFile;
 
-#[cfg(feature = "sqlite")]
 mod sqlite {
     use futures_util::future::BoxFuture;
     use mcp_idempotent_core::store::sqlite::SqliteStore;
@@ -271,7 +269,6 @@ mod sqlite {
     }
 }
 
-#[cfg(feature = "postgres")]
 mod pg {
     use futures_util::future::BoxFuture;
     use mcp_idempotent_core::store::postgres::PostgresStore;
