@@ -10,6 +10,7 @@ use super::{
     Engine, Request,
     flight::{Entry, Leader, Ticket, Wake},
     handler, plan,
+    rotation::{Guard, GuardEnd, Under},
     secret::Unchecked,
 };
 use crate::{
@@ -61,6 +62,8 @@ pub(super) struct Lead {
     pub(super) claim: Claim,
     pub(super) policy: Arc<Policy>,
     pub(super) observed: ObservedCall,
+    /// While a secret is replaced.
+    pub(super) guard: Option<Guard>,
     leader: Leader,
 }
 
@@ -89,6 +92,21 @@ impl Lead {
         completion
     }
 
+    /// Ends what guards the call under its previous identity.
+    pub(super) async fn end_guard(&mut self, end: GuardEnd) {
+        if let Some(guard) = self.guard.take() {
+            guard.end(end).await;
+        }
+    }
+
+    /// The result is recorded; so it is under the previous identity.
+    pub(super) async fn complete_guard(&mut self, response: &Bytes) {
+        if self.guard.is_some() {
+            let completion = self.completion(response);
+            self.end_guard(GuardEnd::Complete(completion)).await;
+        }
+    }
+
     /// Those who joined get the full result, also where it was too large to store.
     pub(super) fn share(self, response: Bytes, at: Timestamp) {
         self.share_state(RecordState::Completed {
@@ -108,10 +126,7 @@ impl Lead {
         if is_running(&record, &self.identity) {
             return self.step_down(refusal::in_progress());
         }
-        let Identity {
-            fingerprint, kind, ..
-        } = self.identity;
-        let answer = answer_from(record.clone(), fingerprint, kind, OnDoubt::Fail, false);
+        let answer = answer_from(record.clone(), &self.identity, OnDoubt::Fail, false);
         self.leader.share(&record);
         answer
     }
@@ -191,7 +206,7 @@ impl<S: Store> Engine<S> {
         &self,
         request: &Request<'_>,
         rules: Rules,
-        claim_with: impl Fn(Claim) -> F,
+        claim_with: impl Fn(Claim, Option<Under>) -> F,
     ) -> Led<C>
     where
         F: Future<Output = Result<Claimed<C>, StoreError>>,
@@ -223,7 +238,7 @@ impl<S: Store> Engine<S> {
         request: &Request<'_>,
         observed: &ObservedCall,
         rules: Rules,
-        claim_with: impl Fn(Claim) -> F,
+        claim_with: impl Fn(Claim, Option<Under>) -> F,
     ) -> Led<C>
     where
         F: Future<Output = Result<Claimed<C>, StoreError>>,
@@ -232,13 +247,17 @@ impl<S: Store> Engine<S> {
         if let Err(refusal) = request.check().await {
             return refusal.into();
         }
-        match self.inner.check_secret(&request.call).await {
+        match self.inner.check_secret().await {
             Ok(()) => {}
-            Err(Unchecked::AnotherSecret) => return refusal::another_secret().into(),
             Err(Unchecked::Store(error)) if rules.fail_open && error.is_transient() => {
                 return Led::FailOpen;
             }
-            Err(Unchecked::Store(error)) => return refusal::store_unavailable(error).into(),
+            Err(unchecked) => return unchecked.into_refusal().into(),
+        }
+        if let Some(rotation) = &self.inner.rotation
+            && let Err(refusal) = rotation.keeps(request)
+        {
+            return refusal.into();
         }
         if handler::is_held_by_this_task(identity.id) {
             return refusal::called_from_itself().into();
@@ -293,7 +312,7 @@ impl<S: Store> Engine<S> {
         observed: &ObservedCall,
         patience: Patience,
         rules: Rules,
-        claim_with: impl Fn(Claim) -> F,
+        claim_with: impl Fn(Claim, Option<Under>) -> F,
     ) -> Led<C>
     where
         F: Future<Output = Result<Claimed<C>, StoreError>>,
@@ -303,8 +322,15 @@ impl<S: Store> Engine<S> {
         let mut pause = FIRST_PAUSE;
         let mut waiting = None;
         let mut repeats = 0;
+        let mut guard = None;
         loop {
-            let claimed = claim_with(claim.clone()).await;
+            let claimed = match self.guarded(&mut guard, request, rules, &claim).await {
+                Ok(Claimed::New(under)) => claim_with(claim.clone(), under).await,
+                Ok(Claimed::InProgress) => Ok(Claimed::InProgress),
+                Ok(Claimed::Conflict) => Ok(Claimed::Conflict),
+                Ok(Claimed::Found(record)) => Ok(Claimed::Found(record)),
+                Err(error) => Err(error),
+            };
             // A right that was withdrawn while another process held the key counts.
             if waiting.is_some()
                 && ends_the_wait(&claimed)
@@ -317,11 +343,15 @@ impl<S: Store> Engine<S> {
             match claimed {
                 Ok(Claimed::New(held)) => {
                     leader.running();
+                    if let Some(guard) = &mut guard {
+                        guard.claimed();
+                    }
                     let lead = Lead {
                         identity: identity.clone(),
                         claim,
                         policy: Arc::clone(request.policy),
                         observed: ObservedCall::unobserved(),
+                        guard,
                         leader,
                     };
                     return Led::Claimed(held, Box::new(lead));
@@ -337,13 +367,10 @@ impl<S: Store> Engine<S> {
                 Ok(Claimed::Found(record)) => {
                     warn_of_doubt(&record, request);
                     leader.share(&record);
-                    return Led::Answer(answer_from(
-                        record,
-                        identity.fingerprint,
-                        identity.kind,
-                        rules.on_doubt,
-                        false,
-                    ));
+                    if let Some(guard) = guard {
+                        guard.settle(&record, identity).await;
+                    }
+                    return Led::Answer(answer_from(record, identity, rules.on_doubt, false));
                 }
                 Ok(Claimed::InProgress) => leader.found_running(),
                 Err(error)
@@ -391,10 +418,7 @@ impl<S: Store> Engine<S> {
 fn joined(wake: Wake, identity: &Identity, rules: Rules) -> Answer {
     let refusal = match wake {
         Wake::Record(record) => {
-            let Identity {
-                fingerprint, kind, ..
-            } = *identity;
-            return answer_from(record, fingerprint, kind, rules.on_doubt, true);
+            return answer_from(record, identity, rules.on_doubt, true);
         }
         Wake::InputRequired(response) => {
             return Answer::Replayed(Replay::new(response, None, true));
@@ -408,8 +432,7 @@ fn joined(wake: Wake, identity: &Identity, rules: Rules) -> Answer {
 
 /// Whether a record says that this very call runs elsewhere, under a lease.
 fn is_running(record: &Record, identity: &Identity) -> bool {
-    matches!(record.state, RecordState::InProgress { .. })
-        && record.fingerprint == identity.fingerprint
+    matches!(record.state, RecordState::InProgress { .. }) && identity.is_of(record.fingerprint)
 }
 
 /// Somebody has to look, and cannot find the record without its id: a crash leaves no other line.
@@ -418,7 +441,7 @@ fn warn_of_doubt(record: &Record, request: &Request<'_>) {
     if let RecordState::InDoubt {
         attempts, since, ..
     } = record.state
-        && record.fingerprint == identity.fingerprint
+        && identity.is_of(record.fingerprint)
     {
         tracing::warn!(
             tool = &*request.call.tool,
@@ -449,7 +472,7 @@ impl Request<'_> {
         }
     }
 
-    fn claim(&self) -> Claim {
+    pub(super) fn claim(&self) -> Claim {
         let Identity {
             id, fingerprint, ..
         } = self.identity;
