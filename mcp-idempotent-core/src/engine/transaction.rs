@@ -10,8 +10,9 @@ use tracing::Instrument as _;
 
 use super::{
     Engine, Request,
+    claim::{Led, Rules},
     handler::{self, Interrupted},
-    lead::{Lead, Led, Rules},
+    lead::Lead,
     plan::{self, TransactionPlan},
     rotation::GuardEnd,
 };

@@ -15,8 +15,8 @@ use crate::{
     answer::Answer,
     engine::{
         Engine, Inner, Request,
+        claim::{Led, Rules},
         detach::DetachOnDrop,
-        lead::{Led, Rules},
         plan,
         rotation::Under,
     },

@@ -10,8 +10,8 @@ use crate::{
     answer::Answer,
     engine::{
         handler::{self, Interrupted},
+        late::{Ending, Left},
         lead::Lead,
-        lent::{Ending, Left},
         plan::{self, LeasePlan},
         rotation::GuardEnd,
     },

@@ -12,7 +12,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{handle::NotCurrent, heart::Heart};
 use crate::{
-    engine::lent::LateTransaction,
+    engine::late::LateTransaction,
     fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
     store::{CallInfo, Lease, LeaseEnd, Store},
 };

@@ -30,8 +30,8 @@ use self::guard::{Found, Guarding};
 pub(super) use self::guard::{Guard, GuardEnd, Under};
 use super::{
     Engine, Inner, Request,
+    claim::Rules,
     detach::DetachOnDrop,
-    lead::Rules,
     lease::{Held, SeedOf, Terms},
     plan,
 };
