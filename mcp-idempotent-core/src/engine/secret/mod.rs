@@ -17,10 +17,9 @@
 //! | *s*, previously *p* | *s* | serves under both |
 //! | anything else | | is refused |
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+mod state;
+
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
@@ -28,13 +27,14 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use self::state::{Answer, State};
+pub(super) use self::state::{SecretCheck, Unchecked};
 use super::{Engine, Inner};
 use crate::{
     error::Refusal,
-    fingerprint::{CheckRecord, Fingerprint, Secret},
+    fingerprint::{CheckRecord, Fingerprint, check_fingerprint},
     policy::Policy,
     record::{Record, RecordState},
-    refusal,
     scope::Application,
     store::{CallInfo, Claim, Claimed, Completion, Lease, Store, StoreError, StoreErrorKind},
 };
@@ -50,51 +50,6 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 /// What the operator sees as the tool of these records.
 pub(super) const TOOL: &str = "mcp-idempotent/secret";
-
-/// Why the secret could not be relied on.
-#[derive(Debug, Clone)]
-pub(super) enum Unchecked {
-    AnotherSecret,
-    TooEarly,
-    Store(StoreError),
-}
-
-impl Unchecked {
-    pub(super) fn into_refusal(self) -> Refusal {
-        match self {
-            Self::AnotherSecret => refusal::another_secret(),
-            Self::TooEarly => refusal::previous_secret_needed(),
-            Self::Store(error) => refusal::store_unavailable(error),
-        }
-    }
-}
-
-/// What this process knows of its secret.
-#[derive(Debug, Default)]
-pub(super) struct SecretCheck {
-    state: Mutex<State>,
-}
-
-type Answer = Result<(), Unchecked>;
-
-#[derive(Debug, Default)]
-enum State {
-    /// Nobody has asked, or the last answer was not yes: what is wrong may be mended under a running
-    /// server.
-    #[default]
-    Unknown,
-    /// All calls wait for one question.
-    Asking(watch::Receiver<Option<Answer>>),
-    /// The answer was yes, and the store was last asked at this moment.
-    Fits(Instant),
-}
-
-impl SecretCheck {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No user code runs under this lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl<S: Store> Engine<S> {
     /// How often a serving engine asks the store again which secret is the application's, at most: a
@@ -190,11 +145,11 @@ impl<S: Store> Inner<S> {
     }
 
     async fn secret_fits(&self) -> Answer {
-        let ours = Secret::check_fingerprint(self.secret.as_ref());
+        let ours = check_fingerprint(self.secret.as_ref());
         let Some(rotation) = &self.rotation else {
             return self.fits(&self.application, ours).await;
         };
-        let previous = Secret::check_fingerprint(rotation.secret.as_ref());
+        let previous = check_fingerprint(rotation.secret.as_ref());
         if rotation.application != self.application {
             self.fits(&rotation.application, previous).await?;
             return self.fits(&self.application, ours).await;
@@ -293,7 +248,7 @@ impl<S: Store> Inner<S> {
         application: &Application,
         record: CheckRecord,
     ) -> Result<Option<Record>, Unchecked> {
-        let claim = check_claim(application, record, Secret::check_fingerprint(None));
+        let claim = check_claim(application, record, check_fingerprint(None));
         Ok(self.store.look_up(&claim).await?)
     }
 
