@@ -80,7 +80,7 @@ impl<S: Store> Inner<S> {
     /// Claims the previous id of a call that is claimed under `claim` next.
     ///
     /// A guard that was on its way when its caller was dropped is given back.
-    pub(super) async fn guard(
+    async fn guard(
         self: &Arc<Self>,
         claim: &Claim,
         previous: PreviousIdentity,
