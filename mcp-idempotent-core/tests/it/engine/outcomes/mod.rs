@@ -19,9 +19,8 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    Action, Bytes, CallInfo, CommitOutcome, Engine, ErrorKind, InDoubtCall, MemoryStore,
-    OnDoubt, OnExpired, Policy, Refusal, Request, ResultKind, Scope, Verdict, Verify, Wait,
-    telemetry,
+    Action, Bytes, CallInfo, CommitOutcome, Engine, ErrorKind, InDoubtCall, MemoryStore, OnDoubt,
+    OnExpired, Policy, Refusal, Request, ResultKind, Scope, Verdict, Verify, Wait, telemetry,
 };
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::sync::oneshot;
