@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{
-    batch::{Batch, Outcome, Purpose, Refusal, Tries, roll_back},
+    batch::{Batch, roll_back},
     connection::{PgTransaction, Session},
     error,
     literal::Argument,
@@ -11,6 +11,7 @@ use super::{
     look_up::{Room, Stored, look_up_on},
     statement::Step,
     store::PostgresStore,
+    tries::{Outcome, Purpose, Refusal, Tries},
 };
 use crate::store::{CallInfo, Claim, Claimed, StoreError};
 
@@ -43,7 +44,7 @@ pub(super) async fn begin(
             .run(session, Purpose::Open, |batch, _| {
                 // A lost session may still hold the lock of the mark before.
                 mark = Mark::new();
-                open(store, batch, mark, claim, serializable);
+                open(store, batch, mark, claim, serializable)
             })
             .await?;
         let (refused, refusal) = match opened {
@@ -56,34 +57,35 @@ pub(super) async fn begin(
         let Some(claim) = claim else {
             unreachable!("only a claim can be refused")
         };
-        let mut look_up = Batch::new(store);
-        look_up.step(Step::RollBack);
-        look_up.call(Step::LookUp, &Argument::record(claim));
+        let record = Argument::record(claim);
+        let look_up = Batch::new(store)
+            .steps([Step::RollBack])
+            .call(Step::LookUp, &record);
         session = match refused_by(store, refused, refusal, look_up).await? {
             Told::Answer(answer) => return Ok(answer),
             Told::Again(session) => session,
         };
         if refusal == Refusal::RecordExists {
             // The record that was seen has expired.
-            let mut expire = Batch::new(store);
-            expire.step(Step::BeginReadCommitted);
-            expire.call(Step::Expire, &Argument::record(claim));
-            expire.step(Step::Commit);
+            let expire = Batch::new(store)
+                .steps([Step::BeginReadCommitted])
+                .call(Step::Expire, &record)
+                .steps([Step::Commit]);
             let expired = expire.run(&mut session).await.into_result();
             expired.map_err(|error| tries.failed(error))?;
         }
     }
 }
 
-fn open(
+fn open<'s>(
     store: &PostgresStore,
-    batch: &mut Batch<'_>,
+    batch: Batch<'s>,
     mark: Mark,
     claim: Option<&Claim>,
     serializable: bool,
-) {
-    batch.step(Step::Begin);
-    match claim {
+) -> Batch<'s> {
+    let batch = batch.steps([Step::Begin]);
+    let batch = match claim {
         Some(claim) if serializable => batch.open(store, Step::Open, claim),
         Some(claim) => {
             // With a level of ours in BEGIN there is nothing to find out.
@@ -91,15 +93,15 @@ fn open(
                 Some(_) => Step::Open,
                 None => Step::OpenUnlessSerializable,
             };
-            batch.open(store, step, claim);
-            batch.call(Step::Seen, &[Argument::Bytes(claim.id.as_bytes())]);
+            let id = Argument::Bytes(claim.id.as_bytes());
+            batch.open(store, step, claim).call(Step::Seen, &[id])
         }
         None => {
             let lock = store.inner.locks.of_transaction(mark);
-            batch.call(Step::OpenUnclaimed, &[Argument::Integer(lock)]);
+            batch.call(Step::OpenUnclaimed, &[Argument::Integer(lock)])
         }
-    }
-    batch.step(Step::Savepoint);
+    };
+    batch.steps([Step::Savepoint])
 }
 
 async fn set_up(
@@ -115,8 +117,7 @@ async fn set_up(
     };
     let mut session = transaction.session;
     if !error::is_connection_lost(&error) {
-        let mut batch = Batch::new(store);
-        batch.step(Step::RollBackAndChain);
+        let batch = Batch::new(store).steps([Step::RollBackAndChain]);
         if batch.run(&mut session).await.error.is_none() {
             session.release_chained();
         }

@@ -56,8 +56,8 @@ async fn commit(
     let mark = transaction.mark;
     let size = completion.response.as_ref().map_or(0, Bytes::len);
     let finished = if size <= PostgresStore::INLINE_RESULT_BYTES {
-        let write = |batch: &mut Batch<'_>| finish(batch, mark, claim, completion);
-        finishing(store, &mut transaction, Step::Finish, write).await
+        let batch = finish(ours(store), mark, claim, completion);
+        finishing(&mut transaction, batch, Step::Finish).await
     } else {
         commit_bound(store, &mut transaction, claim, completion).await
     };
@@ -82,7 +82,7 @@ async fn ended(
     }
 }
 
-fn finish(batch: &mut Batch<'_>, mark: Mark, claim: &Claim, completion: &Completion) {
+fn finish<'s>(batch: Batch<'s>, mark: Mark, claim: &Claim, completion: &Completion) -> Batch<'s> {
     let [response, retention, tombstone] = Argument::completion(completion);
     let arguments = [
         Argument::Bytes(claim.id.as_bytes()),
@@ -94,7 +94,7 @@ fn finish(batch: &mut Batch<'_>, mark: Mark, claim: &Claim, completion: &Complet
         retention,
         tombstone,
     ];
-    batch.call(Step::Finish, &arguments);
+    batch.call(Step::Finish, &arguments)
 }
 
 /// A large result costs less as a bound value, for one more round trip. A bound statement is alone, so
@@ -134,8 +134,8 @@ async fn commit_bound(
         Argument::interval(completion.retention),
         Argument::interval(completion.tombstone),
     ];
-    let settle = |batch: &mut Batch<'_>| batch.call(Step::Settle, &arguments);
-    finishing(store, transaction, Step::Settle, settle).await
+    let batch = ours(store).call(Step::Settle, &arguments);
+    finishing(transaction, batch, Step::Settle).await
 }
 
 async fn commit_unrecorded(
@@ -143,8 +143,8 @@ async fn commit_unrecorded(
     mut transaction: PgTransaction,
     claim: Option<&Claim>,
 ) -> Ended {
-    let check = |batch: &mut Batch<'_>| batch.step(Step::Check);
-    let finished = finishing(store, &mut transaction, Step::Check, check).await;
+    let batch = ours(store).steps([Step::Check]);
+    let finished = finishing(&mut transaction, batch, Step::Check).await;
     ended(store, transaction, claim, Sought::Nothing, finished).await
 }
 
@@ -161,8 +161,8 @@ async fn complete_with(
         &Argument::completion(completion),
     ]
     .concat();
-    let complete = |batch: &mut Batch<'_>| batch.call(Step::CompleteHere, &arguments);
-    let finished = finishing(store, &mut transaction, Step::CompleteHere, complete).await;
+    let batch = ours(store).call(Step::CompleteHere, &arguments);
+    let finished = finishing(&mut transaction, batch, Step::CompleteHere).await;
     let sought = Sought::Completion(lease, transaction.mark);
     ended(store, transaction, None, sought, finished).await
 }
@@ -175,15 +175,13 @@ async fn record_after_rollback(
 ) -> Ended {
     // Nothing of the handler's is in the second transaction.
     let mark = Mark::new();
-    let record = |batch: &mut Batch<'_>| {
-        batch.step(Step::RollBack);
-        batch.step(Step::BeginReadCommitted);
-        batch.open(store, Step::Open, claim);
-        batch.call(Step::Expire, &Argument::record(claim));
-        batch.call(Step::Seen, &[Argument::Bytes(claim.id.as_bytes())]);
-        finish(batch, mark, claim, completion);
-    };
-    let finished = finishing(store, &mut transaction, Step::Finish, record).await;
+    let made_room = ours(store)
+        .steps([Step::RollBack, Step::BeginReadCommitted])
+        .open(store, Step::Open, claim)
+        .call(Step::Expire, &Argument::record(claim))
+        .call(Step::Seen, &[Argument::Bytes(claim.id.as_bytes())]);
+    let batch = finish(made_room, mark, claim, completion);
+    let finished = finishing(&mut transaction, batch, Step::Finish).await;
     let sought = Sought::Record(claim, mark);
     match ended(store, transaction, Some(claim), sought, finished).await {
         // The handler's writes are rolled back, whatever became of the record.
@@ -216,22 +214,23 @@ async fn roll_back_unrecorded(
     }
 }
 
-/// Runs what `write` adds, whose step `told` returns the moment, between the proof that the
-/// transaction is still ours and its COMMIT. The savepoint dies with the transaction, whoever ends it,
-/// and then RELEASE fails; it fails in an aborted transaction too.
+/// The start of a finishing batch: the proof that the transaction is still ours. The savepoint dies
+/// with the transaction, whoever ends it, and then RELEASE fails; it fails in an aborted transaction
+/// too.
+fn ours(store: &PostgresStore) -> Batch<'_> {
+    Batch::new(store).steps([Step::ReleaseSavepoint])
+}
+
+/// Runs a finishing batch, whose step `told` returns the moment, and commits.
 async fn finishing(
-    store: &PostgresStore,
     transaction: &mut PgTransaction,
+    batch: Batch<'_>,
     told: Step,
-    write: impl FnOnce(&mut Batch<'_>),
 ) -> Result<Timestamp, Stopped> {
     drain(transaction)
         .await
         .map_err(Stopped::before_commit_was_sent)?;
-    let mut batch = Batch::new(store);
-    batch.step(Step::ReleaseSavepoint);
-    write(&mut batch);
-    batch.step(Step::CommitAndChain);
+    let batch = batch.steps([Step::CommitAndChain]);
     let mut answer = batch.run(transaction).await;
     match answer.error.take() {
         Some(error) => Err(Stopped::at_commit(error, &answer)),

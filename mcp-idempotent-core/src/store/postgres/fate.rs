@@ -139,10 +139,11 @@ pub(super) async fn undo_ours(store: &PostgresStore, transaction: &mut PgTransac
     if let Err(error) = drain(transaction).await {
         return Standing::Unclear(error);
     }
-    let mut batch = Batch::new(store);
-    batch.step(Step::RollBackToSavepoint);
-    batch.step(Step::Moment);
-    batch.step(Step::RollBackAndChain);
+    let batch = Batch::new(store).steps([
+        Step::RollBackToSavepoint,
+        Step::Moment,
+        Step::RollBackAndChain,
+    ]);
     let mut answer = batch.run(transaction).await;
     let reached = answer.has_completed(Step::RollBackToSavepoint);
     match answer.error.take() {
@@ -158,17 +159,14 @@ async fn undo_released(store: &PostgresStore, transaction: &mut PgTransaction) -
     if let Err(error) = drain(transaction).await {
         return Standing::Unclear(error);
     }
-    let mut batch = Batch::new(store);
-    batch.step(Step::Ask);
+    let batch = Batch::new(store).steps([Step::Ask]);
     match batch.run(transaction).await.error {
         None => return Standing::NotOurs,
         Some(error) if error::sqlstate(&error).as_deref() == Some(error::IN_FAILED_TRANSACTION) => {
         }
         Some(error) => return Standing::Unclear(error),
     }
-    let mut batch = Batch::new(store);
-    batch.step(Step::RollBackAndChain);
-    batch.step(Step::Moment);
+    let batch = Batch::new(store).steps([Step::RollBackAndChain, Step::Moment]);
     match batch.run(transaction).await.into_result() {
         Err(error) => Standing::Unclear(error),
         Ok(answer) => undone(&answer),
@@ -226,9 +224,9 @@ async fn not_committed(
 /// Another call's record won: rolls back and reads it. The connection is inside an aborted
 /// transaction.
 pub(super) async fn lost(store: &PostgresStore, mut session: Session, claim: &Claim) -> Ended {
-    let mut batch = Batch::new(store);
-    batch.step(Step::RollBackAndChain);
-    batch.call(Step::LookUp, &Argument::record(claim));
+    let batch = Batch::new(store)
+        .steps([Step::RollBackAndChain])
+        .call(Step::LookUp, &Argument::record(claim));
     let found = match batch.run(&mut session).await.into_result() {
         Ok(answer) => {
             session.release_chained();
@@ -260,17 +258,13 @@ pub(super) async fn ended_by_handler(
     };
     let mark = transaction.mark;
     // In full text: the handler may have removed the prepared names as well.
-    let mut here = Batch::in_full(store);
-    here.step(Step::RollBack);
-    here.step(Step::ResetRole);
-    record_doubt(&mut here, claim, mark);
-    let mut failure = here.run(&mut transaction).await.error;
+    let here = Batch::in_full(store).steps([Step::RollBack, Step::ResetRole]);
+    let mut failure = doubt(here, claim, mark).run(&mut transaction).await.error;
     drop(transaction);
     if failure.is_some() {
         failure = match store.session().await {
             Ok(mut session) => {
-                let mut anew = Batch::in_full(store);
-                record_doubt(&mut anew, claim, mark);
+                let anew = doubt(Batch::in_full(store), claim, mark);
                 let error = anew.run(&mut session).await.error;
                 if error.is_none() {
                     session.release();
@@ -289,9 +283,7 @@ pub(super) async fn ended_by_handler(
     Ended::EndedByHandler
 }
 
-fn record_doubt(batch: &mut Batch<'_>, claim: &Claim, mark: Mark) {
-    batch.begin_short();
-    batch.call(Step::Expire, &Argument::record(claim));
+fn doubt<'s>(batch: Batch<'s>, claim: &Claim, mark: Mark) -> Batch<'s> {
     let arguments = [
         Argument::Bytes(claim.id.as_bytes()),
         Argument::Bytes(&claim.fingerprint.to_stored()),
@@ -300,6 +292,9 @@ fn record_doubt(batch: &mut Batch<'_>, claim: &Claim, mark: Mark) {
         Argument::prefix(claim),
         Argument::interval(claim.in_doubt_retention),
     ];
-    batch.call(Step::Doubt, &arguments);
-    batch.step(Step::Commit);
+    batch
+        .begin_short()
+        .call(Step::Expire, &Argument::record(claim))
+        .call(Step::Doubt, &arguments)
+        .steps([Step::Commit])
 }

@@ -9,13 +9,14 @@ use std::time::Duration;
 use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
-    batch::{Batch, Outcome, Purpose, Refusal, Tries, moment, roll_back},
+    batch::{Batch, moment, roll_back},
     claim::{Told, refused_by},
     connection::Session,
     literal::Argument,
     look_up::attempts,
     statement::Step,
     store::PostgresStore,
+    tries::{Outcome, Purpose, Refusal, Tries},
 };
 use crate::{
     record::Timestamp,
@@ -40,19 +41,20 @@ pub(super) async fn claim(
     ];
     loop {
         let granted = grant(&mut tries, session, claim, Step::Claim, |batch| {
-            batch.call(Step::ExpireUnkept, &Argument::record(claim));
-            batch.call(Step::Held, &[id]);
-            batch.call(Step::Claim, &arguments);
+            batch
+                .call(Step::ExpireUnkept, &Argument::record(claim))
+                .call(Step::Held, &[id])
+                .call(Step::Claim, &arguments)
         });
         let (refused, refusal) = match granted.await? {
             Granted::Lease(lease) => return Ok(Claimed::New(lease)),
             Granted::Refused(session, refusal) => (session, refusal),
         };
-        let mut look_up = Batch::new(store);
-        look_up.step(Step::RollBack);
-        look_up.begin_short();
-        look_up.call(Step::LookUp, &Argument::record(claim));
-        look_up.step(Step::Commit);
+        let look_up = Batch::new(store)
+            .steps([Step::RollBack])
+            .begin_short()
+            .call(Step::LookUp, &Argument::record(claim))
+            .steps([Step::Commit]);
         // Again where the record expired, or was given back, in between.
         session = match refused_by(store, refused, refusal, look_up).await? {
             Told::Answer(answer) => return Ok(answer),
@@ -77,7 +79,7 @@ pub(super) async fn take_over(
         Argument::interval(claim.in_doubt_retention),
     ];
     let granted = grant(&mut tries, session, claim, Step::TakeOver, |batch| {
-        batch.call(Step::TakeOver, &arguments);
+        batch.call(Step::TakeOver, &arguments)
     });
     match granted.await? {
         Granted::Lease(lease) => Ok(Some(lease)),
@@ -99,23 +101,20 @@ enum Granted {
 
 /// Runs `change`, whose `step` returns what a lease is made of, under the locks of the claim and in a
 /// durable transaction of its own.
-async fn grant(
-    tries: &mut Tries<'_>,
+async fn grant<'s>(
+    tries: &mut Tries<'s>,
     session: Session,
     claim: &Claim,
     step: Step,
-    change: impl Fn(&mut Batch<'_>),
+    change: impl Fn(Batch<'s>) -> Batch<'s>,
 ) -> Result<Granted, StoreError> {
     let store = tries.store;
     // If the change was committed although its answer was lost, the next try finds it in progress.
     // Nobody runs under it, so it lapses into doubt.
     let outcome = tries
         .run(session, Purpose::Commit, |batch, _| {
-            batch.begin_short();
-            batch.step(Step::Durably);
-            batch.open(store, Step::Open, claim);
-            change(batch);
-            batch.step(Step::Commit);
+            let opened = batch.begin_short().steps([Step::Durably]);
+            change(opened.open(store, Step::Open, claim)).steps([Step::Commit])
         })
         .await?;
     let (session, answer) = match outcome {
@@ -194,16 +193,14 @@ async fn change(
     let session = store.session().await?;
     let arguments = [&Argument::attempt(lease), rest].concat();
     let changed = tries.run(session, Purpose::Commit, |batch, _| {
-        batch.begin_short();
-        if let Some(durability) = durability {
-            batch.step(durability);
-        }
-        batch.call(step, &arguments);
-        batch.step(Step::Commit);
+        let begun = batch.begin_short();
+        let begun = match durability {
+            Some(durability) => begun.steps([durability]),
+            None => begun,
+        };
+        begun.call(step, &arguments).steps([Step::Commit])
     });
-    let Outcome::Through(session, answer) = changed.await? else {
-        unreachable!("nothing in this batch refuses")
-    };
+    let (session, answer) = changed.await?.through();
     let (session, at) = match answer.row(step) {
         None if tries.may_be_committed => ended_as(&mut tries, session, lease, step).await?,
         row => (session, row.map(moment).transpose()),
@@ -222,11 +219,9 @@ async fn ended_as(
     step: Step,
 ) -> Result<(Session, Result<Option<Timestamp>, sqlx::Error>), StoreError> {
     let asked = tries.run(session, Purpose::Read, |batch, _| {
-        batch.call(Step::EndedAs, &Argument::attempt(lease));
+        batch.call(Step::EndedAs, &Argument::attempt(lease))
     });
-    let Outcome::Through(session, answer) = asked.await? else {
-        unreachable!("nothing in this batch refuses")
-    };
+    let (session, answer) = asked.await?.through();
     let read = |row: &PgRow| {
         Ok(match (step, row.try_get::<i32, _>(0)?) {
             (Step::Complete, 1) | (Step::Abandon, 2) | (Step::Keep, 4) => Some(moment(row)?),

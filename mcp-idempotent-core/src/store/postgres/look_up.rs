@@ -9,12 +9,13 @@ use sqlx::{
 };
 
 use super::{
-    batch::{Batch, Outcome, Purpose, Tries},
+    batch::Batch,
     connection::{Session, drain},
     error,
     literal::{Argument, unhex},
     statement::Step,
     store::PostgresStore,
+    tries::{Purpose, Tries},
 };
 use crate::{
     fingerprint::Fingerprint,
@@ -42,9 +43,8 @@ pub(super) async fn look_up(
 pub(super) async fn inspect(store: &PostgresStore, claim: &Claim) -> Result<Inspected, StoreError> {
     let failed = |error| store.error("the key's lock could not be looked up", error);
     let mut session = store.session().await?;
-    let mut batch = Batch::new(store);
     let key = store.inner.locks.of_key(claim);
-    batch.call(Step::IsHeld, &[Argument::Integer(key)]);
+    let batch = Batch::new(store).call(Step::IsHeld, &[Argument::Integer(key)]);
     let answer = batch.run(&mut session).await.into_result();
     let held = answer
         .and_then(|answer| answer.one(Step::IsHeld)?.try_get::<bool, _>(0))
@@ -88,25 +88,19 @@ pub(super) async fn look_up_on(
         }
     }
     let record = Argument::record(claim);
-    let outcome = tries
-        .run(session, Purpose::Read, |batch, _| {
-            match room {
-                Room::Make => {
-                    batch.step(Step::BeginReadCommitted);
-                    batch.call(Step::Expire, &record);
-                }
-                Room::Leave if in_transaction => batch.step(Step::BeginReadOnly),
-                Room::Leave => {}
-            }
-            batch.call(Step::LookUp, &record);
-            if in_transaction {
-                batch.step(Step::Commit);
-            }
-        })
-        .await?;
-    let Outcome::Through(session, answer) = outcome else {
-        unreachable!("nothing in this batch refuses")
-    };
+    let looked = tries.run(session, Purpose::Read, |batch, _| match room {
+        Room::Make => batch
+            .steps([Step::BeginReadCommitted])
+            .call(Step::Expire, &record)
+            .call(Step::LookUp, &record)
+            .steps([Step::Commit]),
+        Room::Leave if in_transaction => batch
+            .steps([Step::BeginReadOnly])
+            .call(Step::LookUp, &record)
+            .steps([Step::Commit]),
+        Room::Leave => batch.call(Step::LookUp, &record),
+    });
+    let (session, answer) = looked.await?.through();
     let row = answer.row(Step::LookUp).map(Stored::read).transpose();
     Ok((session, row.map_err(|error| tries.failed(error))?))
 }

@@ -101,6 +101,7 @@ mod schema_name;
 mod statement;
 mod store;
 mod sweep;
+mod tries;
 
 use std::time::Duration;
 

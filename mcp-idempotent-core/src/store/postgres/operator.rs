@@ -6,11 +6,11 @@ use bytes::Bytes;
 use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
-    batch::{Outcome, Purpose, Tries},
     literal::{Argument, TOOL_LENGTH, unhex},
     look_up::attempts,
     statement::Step,
     store::PostgresStore,
+    tries::{Purpose, Tries},
 };
 use crate::{
     error::CommitOutcome,
@@ -79,14 +79,14 @@ impl OperatorStore for PostgresStore {
         let mut tries = Tries::new(self, "the record could not be resolved");
         let session = self.session().await?;
         let resolved = tries.run(session, Purpose::Commit, |batch, _| {
-            batch.begin_short();
-            batch.step(Step::Durably);
-            batch.call(step, &arguments);
-            batch.step(Step::Commit);
+            batch
+                .begin_short()
+                .steps([Step::Durably])
+                .call(step, &arguments)
+                .steps([Step::Commit])
         });
         let (session, answer) = match resolved.await {
-            Ok(Outcome::Through(session, answer)) => (session, answer),
-            Ok(Outcome::Refused(..)) => unreachable!("nothing in this batch refuses"),
+            Ok(outcome) => outcome.through(),
             Err(error) if tries.may_be_committed => {
                 return Err(error.with_outcome(CommitOutcome::Unknown));
             }
@@ -126,13 +126,10 @@ async fn read(
     let mut tries = Tries::new(store, "the records could not be read");
     let session = store.session().await?;
     let listed = tries.run(session, Purpose::Read, |batch, _| {
-        batch.begin_short();
-        batch.write(Step::List, &text);
-        batch.step(Step::Commit);
+        let begun = batch.begin_short();
+        begun.write(Step::List, &text).steps([Step::Commit])
     });
-    let Outcome::Through(session, answer) = listed.await? else {
-        unreachable!("nothing in this batch refuses")
-    };
+    let (session, answer) = listed.await?.through();
     session.release();
     let infos = answer.rows(Step::List).map(info).collect::<Result<_, _>>();
     infos.map_err(|error| tries.failed(error))

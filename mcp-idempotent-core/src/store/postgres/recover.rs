@@ -6,7 +6,7 @@ use sqlx::{Row as _, postgres::PgRow};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    batch::{Answer, Outcome, Purpose, Refusal, Tries, moment, roll_back},
+    batch::{Answer, moment, roll_back},
     connection::Session,
     error,
     literal::Argument,
@@ -14,6 +14,7 @@ use super::{
     look_up::Stored,
     statement::Step,
     store::PostgresStore,
+    tries::{Outcome, Purpose, Refusal, Tries},
 };
 use crate::{
     error::CommitOutcome,
@@ -125,28 +126,27 @@ async fn look_once(
     };
     let mut tries = Tries::new(store, "the lost commit could not be looked for");
     let looked = tries.run(session, Purpose::Read, |batch, session| {
-        batch.begin_short();
-        batch.step(Step::Primary);
-        match (sought, transaction) {
-            (Sought::Record(claim, _), _) => {
-                batch.open(store, Step::Open, claim);
-                batch.call(Step::LookUp, &Argument::record(claim));
-            }
+        let batch = batch.begin_short().steps([Step::Primary]);
+        let batch = match (sought, transaction) {
+            (Sought::Record(claim, _), _) => batch
+                .open(store, Step::Open, claim)
+                .call(Step::LookUp, &Argument::record(claim)),
             (Sought::Completion(lease, mark), _) => {
                 let lock = store.inner.locks.of_transaction(mark);
-                batch.call(Step::TryLock, &[Argument::Integer(lock)]);
-                batch.call(Step::Completion, &[Argument::Bytes(lease.id.as_bytes())]);
+                batch
+                    .call(Step::TryLock, &[Argument::Integer(lock)])
+                    .call(Step::Completion, &[Argument::Bytes(lease.id.as_bytes())])
             }
             (Sought::Nothing, TransactionId::Is(id)) => {
-                batch.call(Step::TransactionStatus, &[Argument::Integer(id)]);
+                batch.call(Step::TransactionStatus, &[Argument::Integer(id)])
             }
-            (Sought::Nothing, _) => {}
-        }
-        batch.step(if session.is_chained() {
+            (Sought::Nothing, _) => batch,
+        };
+        batch.steps([if session.is_chained() {
             Step::RollBackAndChain
         } else {
             Step::RollBack
-        });
+        }])
     });
     match looked.await {
         Ok(Outcome::Through(session, answer)) => {

@@ -53,10 +53,11 @@ impl PostgresStore {
         let schema = &self.inner.schema;
         let fail = |error| self.error("the migration failed", error);
         let mut session = self.session().await?;
-        let mut begin = Batch::new(self);
-        begin.step(Step::BeginReadCommitted);
-        begin.step(Step::MigrationLock);
-        begin.step(Step::Existing);
+        let begin = Batch::new(self).steps([
+            Step::BeginReadCommitted,
+            Step::MigrationLock,
+            Step::Existing,
+        ]);
         let answer = begin.run(&mut session).await.into_result().map_err(fail)?;
         let existing = answer.one(Step::Existing).map_err(fail)?;
         let mut script = String::new();
@@ -70,8 +71,7 @@ impl PostgresStore {
         };
         script.push_str(&migrations_above(schema, applied));
         script.push_str("COMMIT");
-        let mut migrate = Batch::new(self);
-        migrate.write(Step::Script, &script);
+        let migrate = Batch::new(self).write(Step::Script, &script);
         migrate
             .run(&mut session)
             .await
@@ -82,8 +82,7 @@ impl PostgresStore {
     }
 
     async fn version(&self, session: &mut Session) -> Result<i32, sqlx::Error> {
-        let mut batch = Batch::new(self);
-        batch.step(Step::Version);
+        let batch = Batch::new(self).steps([Step::Version]);
         let answer = batch.run(session).await.into_result()?;
         answer.one(Step::Version)?.try_get(0)
     }
@@ -120,9 +119,7 @@ impl PostgresStore {
                 ),
             ));
         }
-        let mut check = Batch::new(self);
-        check.step(Step::Columns);
-        check.step(Step::Rights);
+        let check = Batch::new(self).steps([Step::Columns, Step::Rights]);
         let answer = check.run(&mut session).await.into_result().map_err(fail)?;
         session.release();
         let row = answer.one(Step::Rights).map_err(fail)?;

@@ -115,40 +115,28 @@ steps! {
     }
 }
 
-/// Pieces of statements. A piece may hold those that come after it.
-const PARTS: &[(&str, &str)] = &[
-    ("{set_up}", include_str!("sql/part/set_up.sql")),
-    ("{try_locks}", include_str!("sql/part/try_locks.sql")),
-    ("{status}", include_str!("sql/part/status.sql")),
-    ("{guard}", include_str!("sql/part/guard.sql")),
-    ("{resolvable}", include_str!("sql/part/resolvable.sql")),
-    ("{resolved}", include_str!("sql/part/resolved.sql")),
-    ("{clock}", include_str!("sql/part/clock.sql")),
-    ("{drawn}", include_str!("sql/part/drawn.sql")),
-];
+macro_rules! part {
+    ($file:literal) => {
+        include_str!(concat!("sql/part/", $file, ".sql"))
+    };
+}
 
-/// Pieces that compare with a moment, each by the names that it has for each moment.
-const TIMED_PARTS: &[(&str, &str, &str)] = &[
-    (
-        "{is_past_on_arrival}",
-        ARRIVAL,
-        include_str!("sql/part/is_past.sql"),
-    ),
-    (
-        "{is_past_by_now}",
-        NOW,
-        include_str!("sql/part/is_past.sql"),
-    ),
-    (
-        "{is_in_doubt_by_now}",
-        NOW,
-        include_str!("sql/part/is_in_doubt.sql"),
-    ),
-    (
-        "{is_in_doubt_by_clock}",
-        "clock.now",
-        include_str!("sql/part/is_in_doubt.sql"),
-    ),
+/// Pieces of statements. Where one compares with a moment, `{now}` is that moment. A piece may hold
+/// pieces that come after it.
+const PARTS: &[(&str, &str, &str)] = &[
+    ("{set_up}", part!("set_up"), ""),
+    ("{try_locks}", part!("try_locks"), ""),
+    ("{status}", part!("status"), ""),
+    ("{guard}", part!("guard"), ""),
+    ("{resolvable}", part!("resolvable"), ""),
+    ("{resolved}", part!("resolved"), ""),
+    ("{clock}", part!("clock"), ""),
+    ("{drawn}", part!("drawn"), ""),
+    ("{is_past_on_arrival}", part!("is_past"), ARRIVAL),
+    ("{is_past_by_now}", part!("is_past"), NOW),
+    ("{is_in_doubt_by_now}", part!("is_in_doubt"), NOW),
+    ("{is_in_doubt_by_clock}", part!("is_in_doubt"), "clock.now"),
+    ("{in_doubt_until}", part!("in_doubt_until"), ""),
 ];
 
 /// When the message reached the server: one reading for the whole statement, also at the end of a long
@@ -193,15 +181,10 @@ impl Statements {
     pub(super) fn new(values: &Values<'_>) -> Self {
         let millis = |timeout: Duration| i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
         let schema = values.schema;
-        let plain = PARTS.iter().map(|&(name, part)| (name, bare(part)));
-        let timed = TIMED_PARTS
+        let parts = PARTS
             .iter()
-            .map(|&(name, now, part)| (name, bare(part).replace("{now}", now)));
+            .map(|&(name, part, now)| (name, bare(part).replace("{now}", now)));
         let rest = [
-            (
-                "{in_doubt_until}",
-                bare(include_str!("sql/part/in_doubt_until.sql")),
-            ),
             ("{arrival}", ARRIVAL.to_owned()),
             ("{records}", format!("{schema}.records")),
             ("{tokens}", format!("{schema}.tokens")),
@@ -218,7 +201,7 @@ impl Statements {
         let mut statements = Self {
             all: Vec::new(),
             prefix: String::new(),
-            fills: plain.chain(timed).chain(rest).collect(),
+            fills: parts.chain(rest).collect(),
         };
         let mut hash = Sha256::new();
         for &(kind, name, source) in SOURCES {

@@ -30,10 +30,10 @@ pub(super) async fn sweep(store: &PostgresStore, limit: u32) -> Result<u64, Stor
 
 async fn sweep_batch(store: &PostgresStore, step: Step, size: u32) -> Result<u64, StoreError> {
     let mut session = store.session().await?;
-    let mut batch = Batch::new(store);
-    batch.step(Step::BeginReadCommitted);
-    batch.call(step, &[Argument::Integer(i64::from(size))]);
-    batch.step(Step::Commit);
+    let batch = Batch::new(store)
+        .steps([Step::BeginReadCommitted])
+        .call(step, &[Argument::Integer(i64::from(size))])
+        .steps([Step::Commit]);
     let answer = batch.run(&mut session).await.into_result();
     let answer = answer.map_err(|error| store.error("the sweep failed", error))?;
     session.release();
