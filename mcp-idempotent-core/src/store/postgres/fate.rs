@@ -8,7 +8,7 @@ use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
     batch::{Answer, Batch, moment},
-    connection::{PgTransaction, Session, drain},
+    connection::{PgTransaction, Session},
     error::{self, answer},
     literal::Argument,
     lock::Mark,
@@ -136,9 +136,6 @@ async fn fate(store: &PostgresStore, mut transaction: PgTransaction, why: &Stopp
 /// Rolls the transaction back if it is ours, aborted or not: the savepoint dies with it, whoever
 /// ends it.
 pub(super) async fn undo_ours(store: &PostgresStore, transaction: &mut PgTransaction) -> Standing {
-    if let Err(error) = drain(transaction).await {
-        return Standing::Unclear(error);
-    }
     let batch = Batch::new(store).steps([
         Step::RollBackToSavepoint,
         Step::Moment,
@@ -156,15 +153,14 @@ pub(super) async fn undo_ours(store: &PostgresStore, transaction: &mut PgTransac
 /// As [`undo_ours`] if the savepoint was released: the transaction is ours if it is aborted. After
 /// the COMMIT, carried out or refused, no aborted transaction is open.
 async fn undo_released(store: &PostgresStore, transaction: &mut PgTransaction) -> Standing {
-    if let Err(error) = drain(transaction).await {
-        return Standing::Unclear(error);
-    }
     let batch = Batch::new(store).steps([Step::Ask]);
+    let is_aborted = |error: &sqlx::Error| {
+        error::sqlstate(error).as_deref() == Some(error::IN_FAILED_TRANSACTION)
+    };
     match batch.run(transaction).await.error {
-        None => return Standing::NotOurs,
-        Some(error) if error::sqlstate(&error).as_deref() == Some(error::IN_FAILED_TRANSACTION) => {
-        }
+        Some(error) if is_aborted(&error) => {}
         Some(error) => return Standing::Unclear(error),
+        None => return Standing::NotOurs,
     }
     let batch = Batch::new(store).steps([Step::RollBackAndChain, Step::Moment]);
     match batch.run(transaction).await.into_result() {
@@ -223,7 +219,7 @@ async fn not_committed(
 
 /// Another call's record won: rolls back and reads it. The connection is inside an aborted
 /// transaction.
-pub(super) async fn lost(store: &PostgresStore, mut session: Session, claim: &Claim) -> Ended {
+async fn lost(store: &PostgresStore, mut session: Session, claim: &Claim) -> Ended {
     let batch = Batch::new(store)
         .steps([Step::RollBackAndChain])
         .call(Step::LookUp, &Argument::record(claim));

@@ -83,6 +83,9 @@
 //! the answer is [`Ended::Aborted`]. Begin such a transaction after the outside call and keep it
 //! short, or leave it at READ COMMITTED.
 
+// A first call passes `claim` (its batch is run by `tries`) and `end`. Both write a `batch`, whose
+// statements are in `sql/`, for a `connection` of the `store`. All else is for what goes wrong, for
+// lease mode, and for operators.
 mod batch;
 mod builder;
 mod claim;

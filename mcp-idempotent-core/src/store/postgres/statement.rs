@@ -314,3 +314,39 @@ fn bare(source: &str) -> String {
         .trim()
         .to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_text_is_filled_and_uses_the_parameters_that_it_names() {
+        let statements = Statements::new(&Values {
+            schema: "\"s\"",
+            isolation: "",
+            savepoint: "p",
+            idle_timeout: Duration::ZERO,
+            lock_timeout: Duration::ZERO,
+        });
+        for Statement {
+            kind,
+            name,
+            parameters,
+            text,
+        } in &statements.all
+        {
+            assert!(!text.contains("--"), "{name}: a comment in {text}");
+            assert!(
+                *name == "list" || !text.contains('{'),
+                "{name}: a placeholder in {text}"
+            );
+            let count = (1..10)
+                .take_while(|number| text.contains(&format!("${number}")))
+                .count();
+            // What sqlx binds has no types of ours.
+            if *kind == Kind::Prepared || !parameters.is_empty() {
+                assert_eq!(parameters.len(), count, "{name}");
+            }
+        }
+    }
+}

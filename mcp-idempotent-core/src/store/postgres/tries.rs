@@ -98,6 +98,7 @@ pub(super) struct Tries<'s> {
 }
 
 impl<'s> Tries<'s> {
+    /// For one claim: a look-up of its own counts as a try.
     const LIMIT: u32 = 8;
 
     pub(super) fn new(store: &'s PostgresStore, doing: &'static str) -> Self {
@@ -133,8 +134,10 @@ impl<'s> Tries<'s> {
                 Purpose::Read | Purpose::Commit => batch.run(&mut session).await,
             };
             let Some(error) = answer.error.take() else {
-                if calls_names && unprepared == 0 {
-                    self.found_prepared();
+                let names_last = &self.store.inner.names_last;
+                // Our names were known, without having been prepared right before.
+                if calls_names && unprepared == 0 && !names_last.load(Ordering::Relaxed) {
+                    names_last.store(true, Ordering::Relaxed);
                 }
                 return Ok(Outcome::Through(session, answer));
             };
@@ -142,7 +145,9 @@ impl<'s> Tries<'s> {
             if let Obstacle::Refused(refusal) = obstacle {
                 return Ok(Outcome::Refused(session, refusal));
             }
-            // Whether nothing was committed, and the connection can be used again.
+            // Whether nothing was committed, and the connection can be used again. After a batch that
+            // was to be committed that is certain only if its transaction was still open: a pooler's
+            // error may hide a commit, whatever its code.
             let is_good = match purpose {
                 Purpose::Commit => {
                     let bound = self.store.inner.recovery_timeout;
@@ -219,14 +224,6 @@ impl<'s> Tries<'s> {
             );
         }
         Ok(())
-    }
-
-    /// Our names were known, without having been prepared right before.
-    fn found_prepared(&self) {
-        let names_last = &self.store.inner.names_last;
-        if !names_last.load(Ordering::Relaxed) {
-            names_last.store(true, Ordering::Relaxed);
-        }
     }
 }
 
