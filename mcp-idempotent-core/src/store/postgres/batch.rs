@@ -67,7 +67,7 @@ impl<'s> Batch<'s> {
     }
 
     /// Tries the locks of `claim`.
-    pub(super) fn open(self, store: &PostgresStore, step: Step, claim: &Claim) -> Self {
+    pub(super) fn try_locks(self, store: &PostgresStore, step: Step, claim: &Claim) -> Self {
         let locks = &store.inner.locks;
         let (call, key) = (locks.of_call(claim), locks.of_key(claim));
         self.call(step, &[Argument::Integer(call), Argument::Integer(key)])

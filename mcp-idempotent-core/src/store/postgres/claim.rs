@@ -44,7 +44,7 @@ pub(super) async fn begin(
             .run(session, Purpose::Open, |batch, _| {
                 // A lost session may still hold the lock of the mark before.
                 mark = Mark::new();
-                open(store, batch, mark, claim, serializable)
+                opening(store, batch, mark, claim, serializable)
             })
             .await?;
         let (refused, refusal) = match opened {
@@ -77,7 +77,7 @@ pub(super) async fn begin(
     }
 }
 
-fn open<'s>(
+fn opening<'s>(
     store: &PostgresStore,
     batch: Batch<'s>,
     mark: Mark,
@@ -86,7 +86,7 @@ fn open<'s>(
 ) -> Batch<'s> {
     let batch = batch.steps([Step::Begin]);
     let batch = match claim {
-        Some(claim) if serializable => batch.open(store, Step::Open, claim),
+        Some(claim) if serializable => batch.try_locks(store, Step::Open, claim),
         Some(claim) => {
             // With a level of ours in BEGIN there is nothing to find out.
             let step = match store.inner.isolation {
@@ -94,7 +94,7 @@ fn open<'s>(
                 None => Step::OpenUnlessSerializable,
             };
             let id = Argument::Bytes(claim.id.as_bytes());
-            batch.open(store, step, claim).call(Step::Seen, &[id])
+            batch.try_locks(store, step, claim).call(Step::Seen, &[id])
         }
         None => {
             let lock = store.inner.locks.of_transaction(mark);

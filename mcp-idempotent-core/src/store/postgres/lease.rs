@@ -114,7 +114,7 @@ async fn grant<'s>(
     let outcome = tries
         .run(session, Purpose::Commit, |batch, _| {
             let opened = batch.begin_short().steps([Step::Durably]);
-            change(opened.open(store, Step::Open, claim)).steps([Step::Commit])
+            change(opened.try_locks(store, Step::Open, claim)).steps([Step::Commit])
         })
         .await?;
     let (session, answer) = match outcome {
