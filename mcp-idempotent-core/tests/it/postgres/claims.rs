@@ -178,7 +178,7 @@ async fn neither_key_nor_scope_nor_arguments_are_stored() {
         row.contains("a-very-s") && row.contains("o?brien? ?1 ??"),
         "{row}"
     );
-    for secret in ["a-very-secret", "tests", "4242"] {
+    for secret in ["a-very-secret", "tests", "4242424242424242"] {
         assert!(!row.contains(secret), "{row}");
     }
 }
