@@ -12,7 +12,7 @@ use std::{
 };
 
 use mcp_idempotent_core::{
-    Application, Engine, InvalidPolicy, OnError, Policy, PolicyOverride, PolicyUse, Store,
+    Application, Engine, InvalidPolicy, Policy, PolicyOverride, PolicyUse, Store,
 };
 use rmcp::model::Tool;
 
@@ -23,9 +23,8 @@ pub use self::{
 };
 use crate::call::contract;
 use crate::{
-    attribute::options::{Mode, ToolOptions},
+    attribute::options::ToolOptions,
     call::scope::{AuthorizeHook, ScopeSource},
-    wire,
 };
 
 /// What a server holds to have its tools deduplicated: the engine, and the rules of this server.
@@ -225,20 +224,9 @@ impl<S: Store> Idempotency<S> {
         tools: impl IntoIterator<Item = &'a Tool>,
     ) -> Result<(), BuildError> {
         for tool in tools {
-            let contract = tool.meta.as_ref().and_then(|meta| meta.get(wire::CONTRACT));
-            let Some((contract, mode)) = contract.and_then(|it| Some((it, contract::mode_of(it)?)))
-            else {
+            let Some(options) = contract::options_of(tool) else {
                 continue;
             };
-            let mut options = ToolOptions {
-                mode,
-                policy: contract::read_contract(contract),
-                ..ToolOptions::LEASE
-            };
-            if mode == Mode::Lease {
-                // A contract does not say which, and the macro takes no other.
-                options.policy.on_error = Some(OnError::InDoubt);
-            }
             self.policy_of(&tool.name, &options.policy, options.policy_use())?;
         }
         Ok(())

@@ -9,7 +9,6 @@ use rmcp::{
     model::{CustomRequest, CustomResult, MetaObject, ServerCapabilities, Tool},
     service::RequestContext,
 };
-use serde_json::Value;
 
 use super::{
     IdempotencyLayer,
@@ -100,17 +99,15 @@ impl<S: Store> IdempotencyLayer<S> {
         Arc::clone(rule.policy_for(rule::is_read_only(tool)))
     }
 
-    /// The policy of an annotated tool: what the annotation says, over the server's. A definition
-    /// knows no server, so it has only the first.
+    /// The policy of an annotated tool: what the annotation says, over the server's policy. The tool's
+    /// definition is made without the server, so by itself it only says the first.
     fn annotated(&self, tool: Option<&Tool>) -> Option<Policy> {
-        let contract = contract(tool?)?;
+        let options = contract::options_of(tool?)?;
         let base = &self.shared.idempotency.settings().policy;
-        Some(contract::read_contract(contract).over(base))
+        // Against the store's limit it is checked where the tool is called.
+        let policy = options.policy.for_tool(base, options.policy_use(), None);
+        Some(policy.unwrap_or_else(|_| options.policy.over(base)))
     }
-}
-
-fn contract(tool: &Tool) -> Option<&Value> {
-    tool.meta.as_ref()?.get(wire::CONTRACT)
 }
 
 /// Says what the annotation left to the server.
