@@ -17,7 +17,7 @@ use super::{options, parts::handled};
 use crate::{
     Idempotency,
     call::{
-        ToolCall,
+        ToolCall, contract,
         doubt::VerifyFn,
         provenance::{self, Inside},
         result::{self, Handled},
@@ -33,7 +33,6 @@ pub use super::{
     options::{Mode, ToolOptions},
     parts::{Call, NotCalled, Outcome, Parts},
 };
-use crate::call::contract;
 pub use crate::call::doubt::{InDoubt, IntoVerdict, Verifying};
 
 /// A server that an execution can take along when its caller goes away.

@@ -12,8 +12,7 @@ use rmcp::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{provenance, tx::Tx, unprotected::Free};
-use crate::call::refusal;
+use super::{provenance, refusal, tx::Tx, unprotected::Free};
 
 tokio::task_local! {
     /// The attempt of the call that this task runs.

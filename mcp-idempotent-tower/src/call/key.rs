@@ -10,7 +10,9 @@
 //!
 //! (`params.idempotencyKey` is moved to the first by [`http`](crate::http).)
 
-use mcp_idempotent_core::{Action, CommitOutcome, ErrorKind, IdempotencyKey, InvalidKey, Refusal};
+use mcp_idempotent_core::{
+    Action, CommitOutcome, ErrorKind, IdempotencyKey, InvalidKey, Policy, Refusal,
+};
 use rmcp::model::JsonObject;
 use serde_json::Value;
 
@@ -33,8 +35,20 @@ pub(crate) enum Unreadable {
     Contradiction,
 }
 
-impl<'a> Places<'a, '_> {
-    /// What stands where a key belongs, of whatever form.
+impl<'a, 'p> Places<'a, 'p> {
+    pub(crate) fn of(
+        meta: &'a JsonObject,
+        arguments: Option<&'a JsonObject>,
+        policy: &'p Policy,
+    ) -> Self {
+        Self {
+            meta: Some(meta),
+            arguments,
+            argument: policy.key_argument.as_deref(),
+        }
+    }
+
+    /// The values in the places for a key, valid or not.
     pub(crate) fn values(self) -> impl Iterator<Item = &'a Value> + use<'a> {
         let meta = |name| self.meta.and_then(|meta| meta.get(name));
         let argument = self

@@ -5,6 +5,7 @@ pub(crate) mod attempt;
 pub(crate) mod contract;
 pub(crate) mod definition;
 pub(crate) mod doubt;
+pub(crate) mod identity;
 pub(crate) mod key;
 pub(crate) mod not_executed;
 pub(crate) mod observed;

@@ -18,8 +18,7 @@ use rmcp::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{not_executed::NotExecuted, result::ToolResult};
-use crate::call::refusal;
+use super::{not_executed::NotExecuted, refusal, result::ToolResult};
 use crate::wire;
 
 /// In a request's extensions: a service of ours takes the answer and settles it, so an answer of

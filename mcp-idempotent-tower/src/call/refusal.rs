@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use mcp_idempotent_core::{Action, CommitOutcome, Refusal, Timestamp};
+use mcp_idempotent_core::{
+    Action, CommitOutcome, ErrorKind, Interrupted, Policy, Refusal, Timestamp,
+};
 use rmcp::{
     ErrorData,
     model::{CallToolResult, ContentBlock, ErrorCode, MetaObject},
@@ -61,6 +63,101 @@ pub(crate) fn replay_notice(at: Timestamp) -> ContentBlock {
         "This call was already executed at {at}; this is its result. It was not executed again. \
          To run it again, send a new idempotency key."
     ))
+}
+
+pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Refusal {
+    let (kind, action, message) = match (why, outcome) {
+        (Interrupted::OverTime, CommitOutcome::Unknown) => (
+            ErrorKind::TransactionTooLong,
+            Action::AskOperator,
+            "The tool held its database transaction for longer than the server allows and was \
+             stopped. What it wrote is rolled back; what it did elsewhere may have taken \
+             effect. Ask the operator to look before repeating it.",
+        ),
+        (Interrupted::OverTime, _) => (
+            ErrorKind::TransactionTooLong,
+            Action::AskOperator,
+            "The tool held its database transaction for longer than the server allows and was \
+             stopped; nothing was committed.",
+        ),
+        (_, CommitOutcome::NotCommitted) => (
+            ErrorKind::HandlerPanicked,
+            Action::RetrySameKey,
+            "The tool failed unexpectedly; nothing was committed. It may be sent again with \
+             the same key.",
+        ),
+        (_, CommitOutcome::Committed | CommitOutcome::Unknown) => (
+            ErrorKind::HandlerPanicked,
+            Action::AskOperator,
+            "The tool failed unexpectedly, so it is not known whether it took effect. Ask the \
+             operator to look before repeating it.",
+        ),
+    };
+    Refusal::new(kind, outcome, action, message)
+}
+
+/// A success without the transaction: what the tool did elsewhere cannot be part of the record.
+pub(crate) fn not_borrowed() -> Refusal {
+    let message = "This tool is declared to write through the call's transaction, but it returned \
+                   without having taken it. What it did elsewhere is not undone, so it is not known \
+                   whether it took effect. Its author must take `Tx` in the handler, or declare the \
+                   tool with `Rule::lease`.";
+    tracing::error!(
+        message,
+        "a tool in transaction mode did not take its transaction"
+    );
+    Refusal::new(
+        ErrorKind::Misconfigured,
+        CommitOutcome::Unknown,
+        Action::AskOperator,
+        message,
+    )
+}
+
+pub(crate) fn key_required(policy: &Policy) -> Refusal {
+    // A model can fill an argument, and hosts do not let it set `_meta`: the argument comes first.
+    let place = match policy.key_argument.as_deref() {
+        Some(pointer) => {
+            let name = pointer.strip_prefix('/').filter(|name| !name.contains('/'));
+            format!(
+                "in the argument `{}`, or in `_meta[\"{}\"]`",
+                name.unwrap_or(pointer),
+                wire::KEY
+            )
+        }
+        None => format!("in `_meta[\"{}\"]`", wire::KEY),
+    };
+    Refusal::new(
+        ErrorKind::KeyRequired,
+        CommitOutcome::NotCommitted,
+        Action::UseNewKey,
+        format!(
+            "This tool takes calls with an idempotency key only, so the call was not executed. \
+             Make a new unique key for this intent, send it {place}, and send the same key again \
+             on every retry."
+        ),
+    )
+}
+
+/// The call was executed by somebody, and its result cannot be given.
+pub(crate) fn unreadable() -> Refusal {
+    Refusal::new(
+        ErrorKind::OutcomeUnknown,
+        CommitOutcome::Committed,
+        Action::AskOperator,
+        "The call with this idempotency key was executed, but its stored result cannot be read. It \
+         was not executed again.",
+    )
+}
+
+pub(crate) fn panicked_before() -> Refusal {
+    Refusal::new(
+        ErrorKind::HandlerPanicked,
+        CommitOutcome::NotCommitted,
+        Action::RetrySameKey,
+        "The server failed unexpectedly before the tool ran, so the call was not executed. It may \
+         be sent again with the same key.",
+    )
 }
 
 fn of_a_layer(kind: &str, outcome: CommitOutcome, message: &'static str) -> ErrorData {

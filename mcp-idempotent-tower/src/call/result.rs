@@ -8,13 +8,8 @@ use rmcp::{
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{
-    not_executed::NotExecuted,
-    provenance,
-    run::{Reply, unreadable},
-};
+use super::{not_executed::NotExecuted, provenance, refusal, run::Reply};
 use crate::Idempotency;
-use crate::call::refusal;
 
 /// What a tool handler returns.
 pub(crate) type ToolResult = Result<CallToolResponse, ErrorData>;
@@ -104,7 +99,7 @@ pub(crate) fn answer<S>(idempotency: &Idempotency<S>, reply: Reply<Handled>) -> 
         Reply::Replayed(recorded) => replay(&recorded, idempotency.settings().announce_replays)
             .unwrap_or_else(|error| {
                 tracing::error!(%error, "a stored result could not be read");
-                refuse(idempotency, &unreadable())
+                refuse(idempotency, &refusal::unreadable())
             }),
     }
 }

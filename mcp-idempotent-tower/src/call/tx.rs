@@ -17,8 +17,7 @@ use rmcp::{
     handler::server::common::{AsRequestContext, FromContextPart},
 };
 
-use super::{ToolCall, attempt::Attempt, not_executed::NotExecuted, provenance};
-use crate::call::refusal;
+use super::{ToolCall, attempt::Attempt, not_executed::NotExecuted, provenance, refusal};
 
 tokio::task_local! {
     /// The cell with the transaction of the call that this task runs.

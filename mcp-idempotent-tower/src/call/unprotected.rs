@@ -21,7 +21,9 @@ use tracing::Instrument as _;
 use super::{
     Incoming,
     attempt::Attempt,
-    run::{Reply, Rules, Unprotected, hand_back, interrupted},
+    identity::Unprotected,
+    refusal as told,
+    run::{Reply, Rules, hand_back},
 };
 
 /// Transaction mode: the handler's writes commit or are rolled back, and nothing is recorded.
@@ -115,7 +117,7 @@ where
     let ran = bounded(free.0.transaction.over_time(), handler)
         .instrument(span.clone())
         .await
-        .map_err(|why| interrupted(why, CommitOutcome::Unknown));
+        .map_err(|why| told::interrupted(why, CommitOutcome::Unknown));
     drop(timed);
     let refusal = free.0.end(kind_of(&ran)).instrument(span).await;
     reply(ran, refusal, observed)

@@ -21,10 +21,12 @@ pub use self::{
     builder::{BuildError, IdempotencyBuilder},
     running::StillRunning,
 };
-use crate::call::contract;
 use crate::{
     attribute::options::ToolOptions,
-    call::scope::{AuthorizeHook, ScopeSource},
+    call::{
+        contract,
+        scope::{AuthorizeHook, ScopeSource},
+    },
 };
 
 /// What a server holds to have its tools deduplicated: the engine, and the rules of this server.

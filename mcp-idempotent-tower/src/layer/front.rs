@@ -16,10 +16,12 @@ use super::{
     server::Front,
     status::{self, Asked},
 };
-use crate::call::contract;
 use crate::{
     attribute::options,
-    call::definition::{self, Definitions},
+    call::{
+        contract,
+        definition::{self, Definitions},
+    },
     wire,
 };
 

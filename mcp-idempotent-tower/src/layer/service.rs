@@ -20,11 +20,11 @@ use super::{
     rule::{self, Handler, Kind},
     stack::{ErrorOrigin, IntoErrorData, not_ready, told},
 };
-use crate::call::refusal;
 use crate::call::{
     Incoming as _, ToolCall,
     key::Places,
     not_executed::NotExecuted,
+    refusal,
     result::{self, Handled, ToolResult},
     run::{self, Rules},
 };
@@ -93,11 +93,7 @@ where
     let read_only = rule::is_read_only(tool);
     let policy = rule.policy_for(read_only);
     let has_key = || {
-        let places = Places {
-            meta: Some(call.meta()),
-            arguments: call.arguments(),
-            argument: policy.key_argument.as_deref(),
-        };
+        let places = Places::of(call.meta(), call.arguments(), policy);
         places.values().next().is_some()
     };
     let transaction = match rule.kind {

@@ -12,13 +12,13 @@ use futures_util::future::BoxFuture;
 use rmcp::{ErrorData, ServerHandler, model::CallToolResponse};
 use tower::{BoxError, Service};
 
-use crate::call::refusal;
 use crate::{
     NotExecuted,
     call::{
         ToolCall,
         definition::SharedHandler,
         provenance::{self, Settled},
+        refusal,
     },
 };
 

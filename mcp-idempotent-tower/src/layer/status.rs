@@ -14,8 +14,8 @@
 use std::sync::Arc;
 
 use mcp_idempotent_core::{
-    CallInfo, CanonicalArguments, KeyKind, KeyRequirement, OnDoubt, Policy, Record, RecordState,
-    Refusal, Store, answer::refusal_of, store::Inspected,
+    CallInfo, KeyKind, KeyRequirement, OnDoubt, Policy, Record, RecordState, Refusal, Store,
+    answer::refusal_of, store::Inspected,
 };
 use rmcp::{
     ErrorData, RoleServer,
@@ -24,12 +24,12 @@ use rmcp::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::call::refusal;
 use crate::{
     Idempotency,
     call::{
+        identity,
         key::{self, Places, Unreadable},
-        result, run,
+        refusal, result,
     },
 };
 
@@ -79,11 +79,7 @@ pub(super) async fn answer<S: Store>(
     asked: Asked,
     context: &RequestContext<RoleServer>,
 ) -> Result<CustomResult, ErrorData> {
-    let places = Places {
-        meta: Some(&context.meta),
-        arguments: asked.arguments.as_ref(),
-        argument: policy.key_argument.as_deref(),
-    };
+    let places = Places::of(&context.meta, asked.arguments.as_ref(), policy);
     let key = key::read(asked.key.iter().chain(places.values())).map_err(|why| match why {
         Unreadable::Invalid(error) => malformed(&error.to_string()),
         Unreadable::Contradiction => malformed("it carries two different keys"),
@@ -110,7 +106,7 @@ pub(super) async fn answer<S: Store>(
             "this tool's calls without a key are not recorded",
         ));
     }
-    let arguments = CanonicalArguments::new(asked.arguments.as_ref(), &run::left_out(policy));
+    let arguments = identity::canonical(asked.arguments.as_ref(), policy);
     let tool: Arc<str> = asked.tool.as_deref().unwrap_or_default().into();
     let identity = engine.identify(&scope, key.as_ref(), &tool, &arguments);
     let inspected = engine
