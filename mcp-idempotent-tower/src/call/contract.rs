@@ -1,4 +1,4 @@
-//! What a tool's definition, and the server's capability, say of its calls.
+//! What a tool's definition and the server's capability tell a client.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ const IN_DOUBT_RETENTION: &str = "inDoubtRetentionMs";
 const TRANSACTION: &str = "transaction";
 const LEASE_MODE: &str = "lease";
 
-/// What the attribute says of a tool. What it leaves to the server's policy is not listed: the
-/// tool's definition is made without the server. [`complete`] adds it.
+/// The contract of an annotated tool. What the attribute leaves to the server's policy is missing, as
+/// the definition is made without the server; [`complete`] adds it.
 pub(crate) fn contract(options: &ToolOptions) -> Value {
     let mut contract = Map::new();
     let mode = match options.mode {
@@ -64,7 +64,7 @@ pub(crate) fn contract(options: &ToolOptions) -> Value {
     Value::Object(contract)
 }
 
-/// What the layer says of a tool: all of it is known.
+/// The contract of a tool behind the layer, which knows the whole policy.
 pub(crate) fn contract_of(policy: &Policy, mode: &'static str) -> Value {
     let mut contract = json!({ MODE: mode });
     complete(&mut contract, policy);
@@ -125,7 +125,7 @@ fn policy_in(contract: &Value) -> PolicyOverride {
     }
 }
 
-/// Adds to a contract what it does not say of the policy that is in force.
+/// Adds the members that a contract lacks, from the policy in force.
 pub(crate) fn complete(contract: &mut Value, policy: &Policy) {
     let Value::Object(contract) = contract else {
         return;
@@ -175,7 +175,7 @@ fn requirement(key: KeyRequirement) -> &'static str {
     }
 }
 
-/// What the server says in `capabilities.extensions`.
+/// The server's entry in `capabilities.extensions`.
 pub(crate) fn capability(policy: &Policy) -> JsonObject {
     let mut capability = Map::new();
     capability.insert(RETENTION.into(), millis(policy.retention));
@@ -194,7 +194,7 @@ pub(crate) fn capability(policy: &Policy) -> JsonObject {
     capability
 }
 
-/// The key argument in a tool's input schema, in words for a model.
+/// The key argument in a tool's input schema, described for a model.
 pub(crate) fn key_property() -> Value {
     json!({
         "type": "string",

@@ -17,7 +17,7 @@ use super::{
     scope::{AuthorizeHook, NoScope},
 };
 
-/// A call that nothing protects, and what is seen of it.
+/// An unprotected call, and its observer.
 pub(super) type Unprotected = (CallInfo, ObservedCall);
 
 pub(super) enum Identified<'a> {
@@ -66,7 +66,7 @@ pub(super) async fn identify<'a, S: Store, C: Incoming>(
     }))
 }
 
-/// The call with its identity, or what is known of one that has none.
+/// The call with its identity, or an unprotected call.
 fn identity<'a, S: Store, C: Incoming>(
     rules: &'a Rules<S>,
     call: &C,
@@ -78,7 +78,7 @@ fn identity<'a, S: Store, C: Incoming>(
         ..
     } = rules;
     let scope = match call.scope(idempotency.scope()) {
-        // With a key or without, whatever becomes of the call.
+        // A denied caller is denied with and without a key.
         Err(NoScope::Denied(denied)) => return Err(denied.into()),
         scope => scope,
     };
@@ -106,7 +106,7 @@ pub(crate) fn canonical(arguments: Option<&JsonObject>, policy: &Policy) -> Cano
     CanonicalArguments::new(arguments, &ignored.cloned().collect::<Vec<_>>())
 }
 
-/// The author's hook, with the call that it looks at.
+/// The author's `authorize` hook, for one call.
 pub(super) struct AuthorizeCall<'a, C> {
     hook: &'a AuthorizeHook,
     call: &'a C,

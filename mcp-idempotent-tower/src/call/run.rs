@@ -1,4 +1,4 @@
-//! The two runs of a call, one for each mode. Every door comes this way.
+//! The two ways to run a call, one for each mode. The attribute and the layer both use them.
 
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
@@ -19,15 +19,15 @@ use super::{
 };
 use crate::Idempotency;
 
-/// Whose rules are in force for a call.
+/// The rules for a call.
 pub(crate) struct Rules<S> {
     pub(crate) idempotency: Idempotency<S>,
     pub(crate) policy: Arc<Policy>,
     /// Lease mode: the author's function for calls in doubt.
     pub(crate) verify: Option<VerifyFn>,
-    /// The key argument, where it is not one of the tool's own.
+    /// The name of the key argument, if it was added to the tool's schema.
     pub(crate) added_argument: Option<Arc<str>>,
-    /// Transaction mode: a success without having borrowed the transaction is an error.
+    /// Transaction mode: a handler that succeeds without taking the transaction is an error.
     pub(crate) must_write: bool,
     /// Whether the server lists the tool.
     pub(crate) is_listed: bool,
@@ -64,8 +64,8 @@ impl<R> From<Refusal> for Reply<R> {
     }
 }
 
-/// Runs a call whose effect commits together with its record. `handler` is called only if it is to
-/// run.
+/// Runs a call whose effect commits together with its record. `handler` is not called for a replay or a
+/// refusal.
 pub(crate) async fn in_transaction<S, C, R>(
     rules: Rules<S>,
     mut call: C,
@@ -109,7 +109,7 @@ where
     .await
 }
 
-/// Runs a call whose effect is outside the store. `handler` is called only if it is to run.
+/// Runs a call whose effect is outside the store. `handler` is not called for a replay or a refusal.
 pub(crate) async fn under_lease<S, C, R>(
     rules: Rules<S>,
     mut call: C,
@@ -160,13 +160,14 @@ where
     .await
 }
 
-/// A call that is refused before its rules are known.
+/// Counts a call that is refused before its rules are known.
 pub(crate) fn refused<S: Store>(idempotency: &Idempotency<S>, tool: &str, refusal: &Refusal) {
     let application = idempotency.engine.application();
     ObservedCall::start(application, &tool.into(), true, None, None).refused(refusal);
 }
 
-/// The handler has returned, or was interrupted: takes its transaction back, where it can be had.
+/// Takes the transaction back after the handler has returned or was interrupted; `None` if something
+/// still holds it.
 pub(super) fn hand_back<S: TransactionStore, R: HandlerResult>(
     lent: &Lent<S>,
     ran: Result<R, Interrupted>,
@@ -189,8 +190,8 @@ pub(super) fn hand_back<S: TransactionStore, R: HandlerResult>(
     }
 }
 
-/// What the engine is told of how the handler ended: one that was interrupted is rolled back or in
-/// doubt, and never recorded.
+/// How the handler ended, for the engine. A call that was interrupted is rolled back or in doubt, and is
+/// never recorded.
 struct Seen<'a, R>(&'a Result<R, Refusal>);
 
 impl<R: HandlerResult> HandlerResult for Seen<'_, R> {
@@ -208,8 +209,8 @@ impl<R: HandlerResult> HandlerResult for Seen<'_, R> {
     }
 }
 
-/// What comes before the handler runs code of the author's too: scope, authorization, set-up. A
-/// panic there would leave the client without an answer.
+/// Catches a panic before the handler runs: the author's scope, authorization and set-up code runs there
+/// too, and a panic would leave the client without an answer.
 async fn guarded<T, R>(before: impl Future<Output = Result<T, Reply<R>>>) -> Result<T, Reply<R>> {
     let guarded = AssertUnwindSafe(before).catch_unwind().await;
     guarded.unwrap_or_else(|_| Err(refusal::panicked_before().into()))

@@ -1,5 +1,5 @@
-//! Calls that nothing protects: without a key where the tool asks for none, or while the store is
-//! away and the policy says to run all the same. The engine does not see them.
+//! Unprotected calls: calls without a key where the tool does not need one, and calls that run while the
+//! store is unavailable because the policy allows it. They do not go through the engine.
 
 use std::{
     any::Any,
@@ -26,7 +26,7 @@ use super::{
     run::{Reply, Rules, hand_back},
 };
 
-/// Transaction mode: the handler's writes commit or are rolled back, and nothing is recorded.
+/// Transaction mode: the handler's writes are committed or rolled back, and nothing is recorded.
 pub(super) async fn in_transaction<S, C, R>(
     rules: Rules<S>,
     (info, observed): Unprotected,
@@ -88,7 +88,7 @@ where
     .await
 }
 
-/// Lease mode: as without us, a caller that leaves stops its handler.
+/// Lease mode: dropping the caller stops the handler, as in a plain rmcp server.
 pub(super) async fn under_lease<S, C, R>(
     rules: Rules<S>,
     info: CallInfo,
@@ -107,7 +107,8 @@ where
         call: info,
         transaction: LateTransaction::default(),
     });
-    // A caller that leaves drops its handler here; what kept the attempt can begin nothing any more.
+    // When the caller is dropped, so is the handler. A clone of the attempt that outlives it must not
+    // begin a transaction.
     let free = ClosedOnDrop(free);
     let handler = handler(call, Attempt::free(Arc::clone(&free.0)));
     let span = observed
@@ -145,7 +146,7 @@ fn reply<R>(
     }
 }
 
-/// What a handler is given in place of an attempt under a lease.
+/// Stands in for a lease in the attempt of an unprotected call.
 pub(super) struct Free {
     seed: DownstreamSeed,
     /// An `Arc` of the store.
@@ -163,7 +164,7 @@ impl Drop for ClosedOnDrop {
 }
 
 impl Free {
-    /// New each time: no other call has these keys.
+    /// Different for every call.
     pub(super) fn downstream_key(&self, step: &str) -> DownstreamKey {
         self.seed.key(step)
     }
@@ -177,7 +178,7 @@ impl Free {
         self.transaction.begin(&store, &self.call).await
     }
 
-    /// The handler has returned: what was written commits with its success.
+    /// Ends the handler's transaction: it commits if the handler succeeded.
     async fn end(&self, kind: ResultKind) -> Option<Refusal> {
         match self.transaction.close() {
             Left::Nothing => None,
