@@ -1,4 +1,4 @@
-//! What a wrapped server says of itself beyond what its handler says.
+//! What the layer adds to its server: the capability, the tools' contracts and the status request.
 
 use std::sync::Arc;
 
@@ -77,15 +77,15 @@ impl<S: Store> Front for IdempotencyLayer<S> {
     }
 }
 
-/// Why a custom request got no answer from the front.
+/// Why the layer did not answer a custom request.
 pub(crate) enum Unanswered {
-    /// The handler's own.
+    /// It is for the handler.
     NotOurs(Box<(CustomRequest, RequestContext<RoleServer>)>),
     Refused(ErrorData),
 }
 
 impl<S: Store> IdempotencyLayer<S> {
-    /// The part of a tool's policy that decides what its calls are.
+    /// The policy of the tool with this name.
     async fn policy_of(
         &self,
         name: &str,
@@ -112,7 +112,7 @@ impl<S: Store> IdempotencyLayer<S> {
     }
 }
 
-/// Says what the annotation left to the server.
+/// Fills in what the annotation leaves to the server.
 fn complete(tool: &mut Tool, policy: &Policy) {
     if let Some(contract) = tool
         .meta

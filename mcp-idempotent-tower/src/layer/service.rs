@@ -1,4 +1,4 @@
-//! The service that the layer makes.
+//! The layer's service.
 
 use std::{
     fmt,
@@ -29,8 +29,8 @@ use crate::call::{
     run::{self, Rules},
 };
 
-/// Runs each call of the service below once. Always ready; the service below is made ready when a
-/// call is to execute.
+/// Runs each call of the service below once. Always ready: the service below is made ready only for a
+/// call that executes.
 pub struct IdempotencyService<T, S> {
     inner: T,
     layer: IdempotencyLayer<S>,
@@ -54,14 +54,13 @@ where
     type Future = BoxFuture<'static, ToolResult>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ErrorData>> {
-        // Readiness of the service below may be a permit, and most of what comes here needs none.
+        // Being ready may take a permit of the service below, and most calls do not get that far.
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, call: ToolCall) -> Self::Future {
         let inner = self.inner.clone();
-        // Decided at once wherever it can be: each future that a call waits in is memory of a
-        // duplicate that waits, and is moved about.
+        // Without another future if possible: each one that a waiting duplicate is in takes memory.
         if let Some(tool) = call.known_tool() {
             return answer(&self.layer, inner, call, Some(&tool));
         }
@@ -125,8 +124,8 @@ where
     })
 }
 
-/// Calls the service below for a call that is not this layer's to execute. A mark of
-/// [`NotExecuted`] stays, for the layer whose it is.
+/// Passes on a call that this layer does not deduplicate. A mark of [`NotExecuted`] stays, for the layer
+/// that does.
 async fn pass<T>(mut inner: T, call: ToolCall) -> ToolResult
 where
     T: Service<ToolCall, Response = CallToolResponse>,
@@ -142,8 +141,8 @@ where
 
 /// Makes the service below ready, calls it, and says what its answer means for the record.
 ///
-/// That is decided by what was observed at the handler's door, and by no text, code or type: a
-/// handler, and a service that calls it again, may have each of those.
+/// Only what was observed at the handler counts, not an error's text, code or type: handlers and services
+/// that retry may return any of those.
 async fn execute<T>(mut inner: T, call: ToolCall) -> Handled
 where
     T: Service<ToolCall, Response = CallToolResponse>,
@@ -173,15 +172,15 @@ where
     let mut handled = if observation.ends_in_handler {
         Handled::returned(result)
     } else {
-        // A service in the place of the handler: nobody has looked at its answer.
+        // A service stands in for the handler, so nobody has looked at this answer yet.
         Handled::by_author(result)
     };
     if handled.kind == ResultKind::NotExecuted && observation.has_seen_more() {
         handled.kind = ResultKind::ProtocolError;
     }
     if matches!(&handled.result, Err(error) if refusal::is_of_unknown_outcome(error)) {
-        // A timeout in a server below that was wrapped by itself: a handler's own would have been
-        // marked as an upstream's.
+        // A timeout in a server below that has layers of its own. One that the handler itself returned
+        // would be marked as an upstream's.
         handled.kind = ResultKind::Interrupted;
     }
     handled
