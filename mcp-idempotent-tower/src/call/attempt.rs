@@ -12,7 +12,7 @@ use rmcp::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{provenance, refusal, tx::Tx, unprotected::Free};
+use super::{provenance, refusal, tx::Tx, unprotected::Unleased};
 
 tokio::task_local! {
     /// The attempt of the call that this task runs.
@@ -59,7 +59,7 @@ pub struct Attempt(Kind);
 enum Kind {
     Leased(LeaseHandle),
     /// In an unprotected call.
-    Free(Arc<Free>),
+    Unleased(Arc<Unleased>),
 }
 
 impl Attempt {
@@ -67,8 +67,8 @@ impl Attempt {
         Self(Kind::Leased(handle))
     }
 
-    pub(super) const fn free(free: Arc<Free>) -> Self {
-        Self(Kind::Free(free))
+    pub(super) const fn unleased(unleased: Arc<Unleased>) -> Self {
+        Self(Kind::Unleased(unleased))
     }
 
     /// The attempt of the call that this task runs, for tools without extractors.
@@ -87,7 +87,7 @@ impl Attempt {
     pub fn downstream_key(&self, step: &str) -> DownstreamKey {
         match &self.0 {
             Kind::Leased(handle) => handle.downstream_key(step),
-            Kind::Free(free) => free.downstream_key(step),
+            Kind::Unleased(unleased) => unleased.downstream_key(step),
         }
     }
 
@@ -145,7 +145,7 @@ impl Attempt {
     pub async fn begin<S: TransactionStore>(&self) -> Result<Tx<S>, ErrorData> {
         let begun = match &self.0 {
             Kind::Leased(handle) => handle.begin().await,
-            Kind::Free(free) => free.begin().await,
+            Kind::Unleased(unleased) => unleased.begin().await,
         };
         begun.map(Tx::of).map_err(|error| {
             tracing::error!(
@@ -170,7 +170,7 @@ impl Attempt {
     pub async fn lost(&self) {
         match &self.0 {
             Kind::Leased(handle) => handle.lost().await,
-            Kind::Free(_) => std::future::pending().await,
+            Kind::Unleased(_) => std::future::pending().await,
         }
     }
 
@@ -186,7 +186,7 @@ impl Attempt {
     pub fn attempts(&self) -> u32 {
         match &self.0 {
             Kind::Leased(handle) => handle.attempts(),
-            Kind::Free(_) => 1,
+            Kind::Unleased(_) => 1,
         }
     }
 
@@ -196,7 +196,7 @@ impl Attempt {
     pub fn token(&self) -> Option<i64> {
         match &self.0 {
             Kind::Leased(handle) => Some(handle.token()),
-            Kind::Free(_) => None,
+            Kind::Unleased(_) => None,
         }
     }
 

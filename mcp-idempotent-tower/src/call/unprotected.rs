@@ -22,7 +22,7 @@ use super::{
     Incoming,
     attempt::Attempt,
     identity::Unprotected,
-    refusal as told,
+    refusal::interrupted,
     run::{Reply, Rules, hand_back},
 };
 
@@ -101,7 +101,7 @@ where
     C: Incoming,
     R: HandlerResult + Send + Sync + 'static,
 {
-    let free = Arc::new(Free {
+    let unleased = Arc::new(Unleased {
         seed: DownstreamSeed::unique(),
         store: Mutex::new(Box::new(Arc::clone(rules.idempotency.engine.store()))),
         call: info,
@@ -109,18 +109,18 @@ where
     });
     // When the caller is dropped, so is the handler. A clone of the attempt that outlives it must not
     // begin a transaction.
-    let free = ClosedOnDrop(free);
-    let handler = handler(call, Attempt::free(Arc::clone(&free.0)));
+    let unleased = ClosedOnDrop(unleased);
+    let handler = handler(call, Attempt::unleased(Arc::clone(&unleased.0)));
     let span = observed
         .as_ref()
         .map_or_else(tracing::Span::none, ObservedCall::span);
     let timed = observed.as_ref().and_then(ObservedCall::handler);
-    let ran = bounded(free.0.transaction.over_time(), handler)
+    let ran = bounded(unleased.0.transaction.over_time(), handler)
         .instrument(span.clone())
         .await
-        .map_err(|why| told::interrupted(why, CommitOutcome::Unknown));
+        .map_err(|why| interrupted(why, CommitOutcome::Unknown));
     drop(timed);
-    let refusal = free.0.end(kind_of(&ran)).instrument(span).await;
+    let refusal = unleased.0.end(kind_of(&ran)).instrument(span).await;
     reply(ran, refusal, observed)
 }
 
@@ -147,7 +147,7 @@ fn reply<R>(
 }
 
 /// Stands in for a lease in the attempt of an unprotected call.
-pub(super) struct Free {
+pub(super) struct Unleased {
     seed: DownstreamSeed,
     /// An `Arc` of the store.
     store: Mutex<Box<dyn Any + Send>>,
@@ -155,7 +155,7 @@ pub(super) struct Free {
     transaction: LateTransaction,
 }
 
-struct ClosedOnDrop(Arc<Free>);
+struct ClosedOnDrop(Arc<Unleased>);
 
 impl Drop for ClosedOnDrop {
     fn drop(&mut self) {
@@ -163,7 +163,7 @@ impl Drop for ClosedOnDrop {
     }
 }
 
-impl Free {
+impl Unleased {
     /// Different for every call.
     pub(super) fn downstream_key(&self, step: &str) -> DownstreamKey {
         self.seed.key(step)

@@ -18,7 +18,7 @@ use tower::Service;
 use super::{
     IdempotencyLayer, has_contract,
     rule::{self, Handler, Kind},
-    stack::{ErrorOrigin, IntoErrorData, not_ready, told},
+    stack::{self, ErrorOrigin, IntoErrorData, not_ready, told},
 };
 use crate::call::{
     Incoming as _, ToolCall,
@@ -87,7 +87,8 @@ where
     let is_known = tool.is_some();
     let rule = layer.shared.rule(call.name(), tool);
     if matches!(rule.kind, Kind::Untouched) || has_contract(tool) || call.is_protected() {
-        return Box::pin(pass(inner, call));
+        // A mark of `NotExecuted` stays, for the layer that deduplicates the call.
+        return Box::pin(stack::pass(inner, call));
     }
     let read_only = rule::is_read_only(tool);
     let policy = rule.policy_for(read_only);
@@ -122,21 +123,6 @@ where
         };
         result::answer(&idempotency, reply)
     })
-}
-
-/// Passes on a call that this layer does not deduplicate. A mark of [`NotExecuted`] stays, for the layer
-/// that does.
-async fn pass<T>(mut inner: T, call: ToolCall) -> ToolResult
-where
-    T: Service<ToolCall, Response = CallToolResponse>,
-    T::Error: IntoErrorData,
-{
-    if let Err(error) = poll_fn(|cx| inner.poll_ready(cx)).await {
-        return Err(not_ready(error).1);
-    }
-    let observation = call.observation();
-    let answer = inner.call(call).await;
-    answer.map_err(|error| told(error, || observation.shows_nothing()).1)
 }
 
 /// Makes the service below ready, calls it, and says what its answer means for the record.

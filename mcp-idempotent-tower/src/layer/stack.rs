@@ -140,14 +140,22 @@ where
     T::Future: Send,
 {
     async fn oneshot(&self, call: ToolCall) -> Result<CallToolResponse, ErrorData> {
-        let mut service = self.clone();
-        if let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
-            return Err(not_ready(error).1);
-        }
-        let observation = call.observation();
-        let answer = service.call(call).await;
-        answer.map_err(|error| told(error, || observation.shows_nothing()).1)
+        pass(self.clone(), call).await
     }
+}
+
+/// Waits until a service is ready, calls it, and turns its error into one for the client.
+pub(super) async fn pass<T>(mut service: T, call: ToolCall) -> Result<CallToolResponse, ErrorData>
+where
+    T: Service<ToolCall, Response = CallToolResponse>,
+    T::Error: IntoErrorData,
+{
+    if let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
+        return Err(not_ready(error).1);
+    }
+    let observation = call.observation();
+    let answer = service.call(call).await;
+    answer.map_err(|error| told(error, || observation.shows_nothing()).1)
 }
 
 /// What an error of a stack says about the handler.
