@@ -1,24 +1,21 @@
 //! What a layer does with a tool.
 
+mod compiled;
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    KeyRequirement, OnDoubt, OnError, OnExpired, Policy, PolicyOverride, PolicyUse, Store,
-    TransactionStore, Wait,
+    KeyRequirement, OnDoubt, OnError, OnExpired, PolicyOverride, Store, TransactionStore, Wait,
 };
-use rmcp::model::Tool;
 
-use crate::{
-    attribute::options,
-    call::{
-        ToolCall,
-        doubt::{InDoubt, VerifyFn, Verifying},
-        result::Handled,
-        run::{self, Reply, Rules},
-        tx,
-    },
-    idempotency::BuildError,
+pub(super) use self::compiled::{Compiled, is_read_only, top_level_name};
+use crate::call::{
+    ToolCall,
+    doubt::{InDoubt, VerifyFn, Verifying},
+    result::Handled,
+    run::{self, Reply, Rules},
+    tx,
 };
 
 /// What a layer does with a tool: its mode, and what differs from the policy of the
@@ -261,41 +258,6 @@ impl<S> Rule<S> {
         self.policy.run_unprotected_when_store_is_unavailable = Some(yes);
         self
     }
-
-    /// Applies the rule to the server's policy and checks the result; an error names the rule by `whose`.
-    pub(super) fn compile(
-        mut self,
-        whose: &str,
-        base: &Policy,
-        transaction_limit: Option<Duration>,
-    ) -> Result<Compiled<S>, BuildError> {
-        self.policy.key.get_or_insert(match base.key {
-            KeyRequirement::Required => KeyRequirement::Required,
-            _ => KeyRequirement::Explicit,
-        });
-        let of = match self.kind {
-            Kind::Untouched => PolicyUse::Server,
-            Kind::Transaction(_) => PolicyUse::Transaction,
-            Kind::Lease => PolicyUse::Lease {
-                can_verify: self.verify.is_some(),
-            },
-        };
-        let policy = self
-            .policy
-            .for_tool(base, of, transaction_limit)
-            .map_err(|error| error.of(whose))?;
-        let property = policy.key_argument.as_deref().and_then(top_level_name);
-        let mut read_only = policy.clone();
-        read_only.key = KeyRequirement::Explicit;
-        Ok(Compiled {
-            kind: self.kind,
-            policy: Arc::new(policy),
-            verify: self.verify,
-            read_only: Arc::new(read_only),
-            property,
-            by_default: false,
-        })
-    }
 }
 
 impl<S> fmt::Debug for Rule<S> {
@@ -307,53 +269,12 @@ impl<S> fmt::Debug for Rule<S> {
     }
 }
 
-/// A rule, applied to the server's policy.
-pub(crate) struct Compiled<S> {
-    pub(super) kind: Kind<S>,
-    pub(super) policy: Arc<Policy>,
-    pub(super) verify: Option<VerifyFn>,
-    /// For tools that only read: only calls with an explicit key are protected.
-    read_only: Arc<Policy>,
-    property: Option<Box<str>>,
-    /// No rule names the tool.
-    pub(super) by_default: bool,
-}
-
-impl<S> Compiled<S> {
-    pub(super) fn policy_for(&self, read_only: bool) -> &Arc<Policy> {
-        if read_only {
-            &self.read_only
-        } else {
-            &self.policy
-        }
-    }
-
-    /// The name of the key argument, if the tool's own schema lacks it.
-    pub(super) fn added_argument(&self, tool: Option<&Tool>) -> Option<&str> {
-        let property = self.property.as_deref()?;
-        let schema = &tool?.input_schema;
-        (!options::has_property(schema, property)).then_some(property)
-    }
-}
-
 /// A JSON pointer from a pointer or a top-level name.
 fn pointer(argument: &str) -> String {
     if argument.starts_with('/') {
         return argument.to_owned();
     }
     format!("/{}", argument.replace('~', "~0").replace('/', "~1"))
-}
-
-pub(super) fn top_level_name(pointer: &str) -> Option<Box<str>> {
-    let name = pointer.strip_prefix('/')?;
-    (!name.contains('/')).then(|| name.replace("~1", "/").replace("~0", "~").into())
-}
-
-/// Whether a tool says that it only reads.
-pub(super) fn is_read_only(tool: Option<&Tool>) -> bool {
-    tool.and_then(|tool| tool.annotations.as_ref())
-        .and_then(|annotations| annotations.read_only_hint)
-        .unwrap_or(false)
 }
 
 #[cfg(test)]
