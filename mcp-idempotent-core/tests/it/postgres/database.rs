@@ -38,6 +38,8 @@ pub(crate) struct Database {
     pub(super) outside: PgPool,
     pub(super) schema: String,
     pub(super) store: PostgresStore,
+    /// Another process's store on the same tables, with a pool of its own.
+    pub(super) elsewhere: PostgresStore,
 }
 
 impl Database {
@@ -82,30 +84,27 @@ impl Database {
         .execute(&outside)
         .await
         .unwrap();
-        let pool =
-            pool(PgPoolOptions::new().max_connections(8)).connect_lazy_with(connect(options()));
+        let connect = connect(options());
+        let pool = pool(PgPoolOptions::new().max_connections(8)).connect_lazy_with(connect);
         let store = store(PostgresStore::builder(pool.clone()).with_schema(&schema))
             .build()
             .unwrap();
+        let elsewhere = another_process(&schema, |store| store);
         Self {
             pool,
             outside,
             schema,
             store,
+            elsewhere,
         }
     }
 
-    /// Another store on the same tables, with a pool of its own.
+    /// A further process's store, with settings of its own.
     pub(crate) fn another_process(
         &self,
         store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
     ) -> PostgresStore {
-        let pool = PgPoolOptions::new()
-            .max_connections(4)
-            .connect_lazy_with(options());
-        store(PostgresStore::builder(pool).with_schema(&self.schema))
-            .build()
-            .unwrap()
+        another_process(&self.schema, store)
     }
 
     /// `{s}` in `sql` stands for the schema.
@@ -195,6 +194,18 @@ impl Database {
         }
         panic!("never came true: {condition}");
     }
+}
+
+fn another_process(
+    schema: &str,
+    store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
+) -> PostgresStore {
+    let pool = PgPoolOptions::new()
+        .max_connections(4)
+        .connect_lazy_with(options());
+    store(PostgresStore::builder(pool).with_schema(schema))
+        .build()
+        .unwrap()
 }
 
 pub(super) async fn lease(store: &PostgresStore, claim: &Claim) -> Lease {

@@ -307,22 +307,6 @@ async fn results_around_the_inline_limit_come_back_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_large_result_replaces_an_expired_record_as_a_small_one_does() {
-    let database = Database::with_pool(1).await;
-    let claim = claim("key", "{}");
-    for _ in 0..3 {
-        let mut transaction = database.begin(&claim).await;
-        database.write(&mut transaction, "effect").await;
-        let ended = database
-            .commit(transaction, &claim, &"x".repeat(100_000))
-            .await;
-        assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
-        database.age(claim.id, Duration::from_secs(120)).await;
-    }
-    assert_eq!(database.records().await, 1);
-}
-
-#[tokio::test]
 async fn large_results_of_different_keys_do_not_refuse_each_other() {
     let database =
         Database::with_store(|store| store.with_isolation(Isolation::Serializable)).await;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use mcp_idempotent_core::{
     RecordState, Store,
-    store::{Claimed, Lease, LeaseEnd},
+    store::{Claimed, Lease},
 };
 
-use super::database::{Database, claim, result, text_of};
+use super::database::{Database, claim, result};
 
 async fn lease(database: &Database, key: &str) -> Lease {
     match database.store.claim(&claim(key, "{}")).await {
@@ -72,17 +72,6 @@ async fn a_claim_is_durable_and_a_completion_need_not_be_whatever_the_defaults()
 }
 
 #[tokio::test]
-async fn an_operators_new_token_fences_a_living_attempt() {
-    let database = Database::new().await;
-    let lease = lease(&database, "key").await;
-    database
-        .execute("UPDATE {s}.records SET token = nextval('{s}.tokens')")
-        .await;
-    let end = database.store.complete(&lease, result("late")).await;
-    assert!(matches!(end, Ok(LeaseEnd::Fenced)), "{end:?}");
-}
-
-#[tokio::test]
 async fn a_lease_end_does_not_depend_on_the_applications_clock_or_time_zone() {
     let database = Database::with(
         |options| options.options([("TimeZone", "Pacific/Chatham")]),
@@ -110,23 +99,6 @@ async fn a_lease_end_does_not_depend_on_the_applications_clock_or_time_zone() {
     assert!(
         lease_remaining <= claim.lease && lease_remaining > claim.lease - Duration::from_secs(60)
     );
-}
-
-#[tokio::test]
-async fn a_completed_lease_is_replayed_to_transaction_mode() {
-    use mcp_idempotent_core::TransactionStore;
-    let database = Database::new().await;
-    let lease = lease(&database, "key").await;
-    database
-        .store
-        .complete(&lease, result("done"))
-        .await
-        .unwrap();
-    let claim = claim("key", "{}");
-    match database.store.begin(&claim.call, Some(&claim)).await {
-        Ok(Claimed::Found(record)) => assert_eq!(text_of(&record), "done"),
-        other => panic!("expected the record, found {other:?}"),
-    }
 }
 
 #[tokio::test]

@@ -9,6 +9,8 @@ mod free_key;
 mod lease;
 mod lease_transaction;
 mod operator;
+#[cfg(feature = "testing")]
+mod planted;
 mod renewal;
 mod retention;
 mod schema;
@@ -80,14 +82,16 @@ impl Database {
         sqlx::query(sql).execute(&self.pool(1)).await.unwrap();
     }
 
-    /// Makes every record as old as if this much time had passed.
-    async fn age(&self, by: Duration) {
+    /// Moves a record's times into the past.
+    async fn age(&self, id: RecordId, by: Duration) {
         sqlx::query(
             "UPDATE mcp_idempotent_record SET created_at = created_at - ?1, \
              lease_until = lease_until - ?1, completed_at = completed_at - ?1, \
-             expires_at = expires_at - ?1, purge_at = purge_at - ?1, sweep_at = sweep_at - ?1",
+             expires_at = expires_at - ?1, purge_at = purge_at - ?1, sweep_at = sweep_at - ?1 \
+             WHERE id = ?2",
         )
         .bind(i64::try_from(by.as_micros()).unwrap())
+        .bind(id.as_bytes().as_slice())
         .execute(&self.pool(1))
         .await
         .unwrap();
