@@ -10,20 +10,13 @@ use sqlx::Executor;
 
 use super::{
     database::{Database, begin_unclaimed, claim, lease, result, text_of, unique},
-    proxy::{Cut, Proxy},
+    proxy::{Cut, Proxy, proxied},
 };
 
 const LONG: Duration = Duration::from_secs(60);
 
 async fn through_a_proxy(recovery: Duration) -> (Proxy, Database) {
-    let proxy = Proxy::start().await;
-    let database = Database::with(
-        |options| proxy.connect(options),
-        |pool| pool.max_connections(2),
-        |store| store.with_recovery_timeout(recovery),
-    )
-    .await;
-    (proxy, database)
+    proxied(2, |store| store.with_recovery_timeout(recovery)).await
 }
 
 /// Completes `lease` in a transaction with one effect.
@@ -131,12 +124,7 @@ async fn a_commit_that_takes_its_time_is_waited_for() {
 /// `change` is made by somebody who holds the record while the completion comes.
 async fn waits_for_a_holder(lease_period: Duration, change: &str, until: &str) {
     let name = unique("waits");
-    let database = Database::with(
-        |options| options.application_name(&name),
-        |pool| pool,
-        |store| store,
-    )
-    .await;
+    let database = Database::with_options(|options| options.application_name(&name)).await;
     let mut claim = claim("key", "{}");
     claim.lease = lease_period;
     let lease = lease(&database.store, &claim).await;

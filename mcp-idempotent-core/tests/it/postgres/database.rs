@@ -53,6 +53,12 @@ impl Database {
         Self::with(|options| options, |pool| pool, store).await
     }
 
+    pub(super) async fn with_options(
+        connect: impl FnOnce(PgConnectOptions) -> PgConnectOptions,
+    ) -> Self {
+        Self::with(connect, |pool| pool, |builder| builder).await
+    }
+
     pub(super) async fn with_pool(size: u32) -> Self {
         Self::with(
             |options| options,
@@ -189,6 +195,44 @@ impl Database {
         let mut transaction = self.begin(claim).await;
         self.write(&mut transaction, text).await;
         self.commit(transaction, claim, text).await
+    }
+
+    /// Which session this is.
+    pub(super) async fn session<'c>(&self, of: impl sqlx::PgExecutor<'c>) -> i32 {
+        let pid = sqlx::query_scalar("SELECT pg_backend_pid()");
+        pid.fetch_one(of).await.unwrap()
+    }
+
+    pub(super) async fn until_gone(&self, session: i32) {
+        self.until(&format!(
+            "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {session})"
+        ))
+        .await;
+    }
+
+    pub(super) async fn terminate(&self, session: i32) {
+        self.until(&format!("SELECT pg_terminate_backend({session})"))
+            .await;
+        self.until_gone(session).await;
+    }
+
+    /// Has `said`, an expression, written down for each change of a record.
+    pub(super) async fn witness(&self, said: &str) {
+        self.execute(&format!(
+            "CREATE TABLE {{s}}.witness (said text); \
+             CREATE FUNCTION {{s}}.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             INSERT INTO {{s}}.witness VALUES ({said}); RETURN NULL; END $$; \
+             CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {{s}}.records \
+             FOR EACH ROW EXECUTE FUNCTION {{s}}.note()"
+        ))
+        .await;
+    }
+
+    pub(super) async fn witnessed(&self) -> Vec<String> {
+        sqlx::query_scalar(self.sql("SELECT said FROM {s}.witness"))
+            .fetch_all(&self.outside)
+            .await
+            .unwrap()
     }
 
     /// Waits until `condition` (a SELECT of one boolean) holds.

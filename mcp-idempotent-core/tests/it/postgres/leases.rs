@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    RecordState, Store,
+    Store,
     store::{Claimed, Lease},
 };
 
@@ -16,14 +16,6 @@ async fn lease(database: &Database, key: &str) -> Lease {
     }
 }
 
-/// Notes the durability under which each change of a record was made.
-const WITNESS: &str = "CREATE TABLE {s}.witness (change text, durability text); \
-    CREATE FUNCTION {s}.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-    INSERT INTO {s}.witness VALUES (TG_OP, current_setting('synchronous_commit') || ' ' || \
-    current_setting('transaction_isolation')); RETURN NULL; END $$; \
-    CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {s}.records \
-    FOR EACH ROW EXECUTE FUNCTION {s}.note()";
-
 #[tokio::test]
 async fn a_claim_is_durable_and_a_completion_need_not_be_whatever_the_defaults() {
     for (default, claimed) in [
@@ -31,18 +23,19 @@ async fn a_claim_is_durable_and_a_completion_need_not_be_whatever_the_defaults()
         ("on", "on"),
         ("remote_apply", "remote_apply"),
     ] {
-        let database = Database::with(
-            |options| {
-                options.options([
-                    ("synchronous_commit", default),
-                    ("default_transaction_isolation", "serializable"),
-                ])
-            },
-            |pool| pool,
-            |store| store,
-        )
+        let database = Database::with_options(|options| {
+            options.options([
+                ("synchronous_commit", default),
+                ("default_transaction_isolation", "serializable"),
+            ])
+        })
         .await;
-        database.execute(WITNESS).await;
+        database
+            .witness(
+                "concat_ws(' ', TG_OP, current_setting('synchronous_commit'), \
+                 current_setting('transaction_isolation'))",
+            )
+            .await;
         let first = lease(&database, "one").await;
         database
             .store
@@ -55,50 +48,15 @@ async fn a_claim_is_durable_and_a_completion_need_not_be_whatever_the_defaults()
             .release(&second, std::time::Duration::ZERO)
             .await
             .unwrap();
-        let seen: Vec<(String, String)> =
-            sqlx::query_as(database.sql("SELECT change, durability FROM {s}.witness"))
-                .fetch_all(&database.outside)
-                .await
-                .unwrap();
         let expected = [
             ("INSERT", claimed),
             ("UPDATE", "off"),
             ("INSERT", claimed),
             ("DELETE", default),
         ]
-        .map(|(change, durability)| (change.to_owned(), format!("{durability} read committed")));
-        assert_eq!(seen, expected);
+        .map(|(change, durability)| format!("{change} {durability} read committed"));
+        assert_eq!(database.witnessed().await, expected);
     }
-}
-
-#[tokio::test]
-async fn a_lease_end_does_not_depend_on_the_applications_clock_or_time_zone() {
-    let database = Database::with(
-        |options| options.options([("TimeZone", "Pacific/Chatham")]),
-        |pool| pool,
-        |store| store,
-    )
-    .await;
-    let mut claim = claim("key", "{}");
-    claim.lease = Duration::from_secs(3 * 24 * 3600);
-    let Ok(Claimed::New(_)) = database.store.claim(&claim).await else {
-        panic!("the key is new");
-    };
-    let exact: bool = sqlx::query_scalar(
-        database
-            .sql("SELECT extract(epoch FROM lease_until - created_at) = 259200 FROM {s}.records"),
-    )
-    .fetch_one(&database.outside)
-    .await
-    .unwrap();
-    assert!(exact);
-    let record = database.store.look_up(&claim).await.unwrap().unwrap();
-    let RecordState::InProgress { lease_remaining } = record.state else {
-        panic!("expected in progress");
-    };
-    assert!(
-        lease_remaining <= claim.lease && lease_remaining > claim.lease - Duration::from_secs(60)
-    );
 }
 
 #[tokio::test]
