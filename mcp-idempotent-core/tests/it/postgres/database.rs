@@ -7,10 +7,10 @@ use std::{
 };
 
 use mcp_idempotent_core::{
-    Application, Bytes, CanonicalArguments, IdempotencyKey, Identity, Record, RecordId,
-    RecordState, Scope, Store, TransactionStore,
+    Application, Bytes, CanonicalArguments, IdempotencyKey, Identity, Record, RecordId, Scope,
+    TransactionStore,
     store::{
-        CallInfo, Claim, Claimed, Completion, End, Ended, Lease,
+        CallInfo, Claim, Completion, End, Ended,
         postgres::{PgTransaction, PostgresStore, PostgresStoreBuilder},
     },
 };
@@ -18,6 +18,9 @@ use sqlx::{
     AssertSqlSafe, PgConnection, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
+
+use crate::stores::response;
+pub(super) use crate::stores::{begin, lease};
 
 /// How often a condition is looked at before a test gives up, and the rest between two looks.
 const LOOKS: u32 = 2000;
@@ -263,32 +266,15 @@ fn another_process(
         .unwrap()
 }
 
-pub(super) async fn lease(store: &PostgresStore, claim: &Claim) -> Lease {
-    match store.claim(claim).await {
-        Ok(Claimed::New(lease)) => lease,
-        other => panic!("expected a lease, found {other:?}"),
-    }
-}
-
 /// A transaction without a claim, with one effect in it.
 pub(super) async fn begin_unclaimed(
     database: &Database,
     claim: &Claim,
     effect: &str,
 ) -> PgTransaction {
-    let Ok(Claimed::New(mut transaction)) = database.store.begin(&claim.call, None).await else {
-        panic!("a transaction without a claim always begins");
-    };
+    let mut transaction = crate::stores::begin_unclaimed(&database.store, claim).await;
     database.write(&mut transaction, effect).await;
     transaction
-}
-
-pub(super) async fn begin(store: &PostgresStore, claim: &Claim) -> PgTransaction {
-    match store.begin(&claim.call, Some(claim)).await {
-        Ok(Claimed::New(transaction)) => transaction,
-        Ok(other) => panic!("expected a new claim, found {other:?}"),
-        Err(error) => panic!("expected a new claim, found {error:?}"),
-    }
 }
 
 /// A name that no other test or run uses.
@@ -342,11 +328,5 @@ pub(super) fn result(text: &str) -> Completion {
 
 /// The text of a completed record.
 pub(super) fn text_of(record: &Record) -> String {
-    match &record.state {
-        RecordState::Completed {
-            response: Some(response),
-            ..
-        } => String::from_utf8(response.to_vec()).unwrap(),
-        other => panic!("expected a completed record, found {other:?}"),
-    }
+    String::from_utf8(response(record).to_vec()).unwrap()
 }

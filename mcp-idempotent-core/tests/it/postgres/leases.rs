@@ -2,19 +2,9 @@
 
 use std::time::Duration;
 
-use mcp_idempotent_core::{
-    Store,
-    store::{Claimed, Lease},
-};
+use mcp_idempotent_core::Store;
 
-use super::database::{Database, claim, result};
-
-async fn lease(database: &Database, key: &str) -> Lease {
-    match database.store.claim(&claim(key, "{}")).await {
-        Ok(Claimed::New(lease)) => lease,
-        other => panic!("expected a lease, found {other:?}"),
-    }
-}
+use super::database::{Database, claim, lease, result};
 
 #[tokio::test]
 async fn a_claim_is_durable_and_a_completion_need_not_be_whatever_the_defaults() {
@@ -36,13 +26,13 @@ async fn a_claim_is_durable_and_a_completion_need_not_be_whatever_the_defaults()
                  current_setting('transaction_isolation'))",
             )
             .await;
-        let first = lease(&database, "one").await;
+        let first = lease(&database.store, &claim("one", "{}")).await;
         database
             .store
             .complete(&first, result("done"))
             .await
             .unwrap();
-        let second = lease(&database, "two").await;
+        let second = lease(&database.store, &claim("two", "{}")).await;
         database
             .store
             .release(&second, std::time::Duration::ZERO)
@@ -63,7 +53,7 @@ async fn a_claim_is_durable_and_a_completion_need_not_be_whatever_the_defaults()
 async fn a_sweep_passes_by_a_record_that_somebody_holds() {
     let database = Database::new().await;
     for key in ["held", "free"] {
-        let lease = lease(&database, key).await;
+        let lease = lease(&database.store, &claim(key, "{}")).await;
         database
             .store
             .complete(&lease, result("done"))

@@ -33,6 +33,8 @@ use sqlx::{
 };
 use tempfile::TempDir;
 
+use crate::stores::{begin, lease, response};
+
 /// A file with the store's tables and one of the author's.
 struct Database {
     directory: TempDir,
@@ -122,26 +124,8 @@ fn completion(response: &'static [u8]) -> Completion {
     )
 }
 
-async fn begin(store: &SqliteStore, claim: &Claim) -> SqliteTransaction {
-    match store.begin(&claim.call, Some(claim)).await.unwrap() {
-        Claimed::New(transaction) => transaction,
-        other => panic!("expected a new claim, found {other:?}"),
-    }
-}
-
-async fn lease(store: &SqliteStore, claim: &Claim) -> Lease {
-    match store.claim(claim).await.unwrap() {
-        Claimed::New(lease) => lease,
-        other => panic!("expected a new claim, found {other:?}"),
-    }
-}
-
-/// A transaction without a claim, as a handler has it under its lease.
 async fn begin_unclaimed(store: &SqliteStore) -> SqliteTransaction {
-    match store.begin(&claim(1).call, None).await.unwrap() {
-        Claimed::New(transaction) => transaction,
-        other => panic!("expected a transaction, found {other:?}"),
-    }
+    crate::stores::begin_unclaimed(store, &claim(1)).await
 }
 
 async fn state(store: &SqliteStore, claim: &Claim) -> Option<RecordState> {
@@ -182,16 +166,6 @@ async fn is_free(store: &SqliteStore, claim: &Claim) -> bool {
         return true;
     }
     false
-}
-
-fn response(record: &Record) -> &[u8] {
-    match &record.state {
-        RecordState::Completed {
-            response: Some(response),
-            ..
-        } => response,
-        other => panic!("expected a result, found {other:?}"),
-    }
 }
 
 /// Waits for a condition without a fixed sleep.
