@@ -138,14 +138,6 @@ pub async fn a_lapsed_lease_is_in_doubt_and_is_not_claimed_anew<H: Harness>(harn
     assert_in_doubt(&harness, &claim).await;
 }
 
-pub async fn a_late_attempt_is_fenced<H: Harness>(harness: Arc<H>) {
-    let claim = fresh_claim();
-    let lease = lease_of(harness.store(), &claim).await;
-    age(&harness, &claim, claim.lease).await;
-    assert_fenced(&harness, &lease).await;
-    assert_in_doubt(&harness, &claim).await;
-}
-
 pub async fn an_expired_record_is_absent_before_it_is_swept<H: Harness>(harness: Arc<H>) {
     let store = harness.store();
     let claim = fresh_claim();

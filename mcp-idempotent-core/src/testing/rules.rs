@@ -15,7 +15,6 @@ macro_rules! store_conformance {
             a_wrong_token_is_fenced
             an_abandoned_attempt_is_in_doubt
             a_lapsed_lease_is_in_doubt_and_is_not_claimed_anew
-            a_late_attempt_is_fenced
             an_expired_record_is_absent_before_it_is_swept
             racing_claims_of_an_expired_record_win_once
             an_expired_record_is_reported_where_that_is_asked_for
