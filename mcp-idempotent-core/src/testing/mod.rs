@@ -1,4 +1,4 @@
-//! The conformance suite: every [`Store`] passes it, ours and yours.
+//! The conformance suite: every [`Store`](crate::Store) passes it, ours and yours.
 //!
 //! Tell the suite how to reach your store, by a [`Harness`], and instantiate it with one line;
 //! every rule of the [contract](crate::store#contract) becomes a test of its own:
@@ -32,19 +32,19 @@
 //!
 //! | What your store is | What you implement | The line |
 //! | --- | --- | --- |
-//! | a [`Store`] | [`Harness`] | [`store_conformance!`](crate::store_conformance) |
+//! | a [`Store`](crate::Store) | [`Harness`] | [`store_conformance!`](crate::store_conformance) |
 //! | an [`OperatorStore`](crate::OperatorStore) | [`Harness`] | [`operator_store_conformance!`](crate::operator_store_conformance) |
-//! | a [`TransactionStore`] | [`TransactionHarness`] | [`transaction_store_conformance!`](crate::transaction_store_conformance) |
+//! | a [`TransactionStore`](crate::TransactionStore) | [`TransactionHarness`] | [`transaction_store_conformance!`](crate::transaction_store_conformance) |
 //! | one on an SQL database | [`SqlHarness`] | [`sql_store_conformance!`](crate::sql_store_conformance) |
 //! | the last, and an `OperatorStore` | [`SqlHarness`] | [`sql_operator_store_conformance!`](crate::sql_operator_store_conformance) |
 //!
 //! Each line takes an expression for a future, which is evaluated for each rule: the harness of an
-//! **empty** store that no other test writes to. Lines that share a module would define a test
-//! twice where they are the same line; put the second one into a module of its own.
+//! **empty** store that no other test writes to. To run a line twice, with other settings of your
+//! store, put each into a module of its own.
 //!
 //! A harness does not have to panic: what goes wrong in it is returned, and fails the test that
-//! asked. The suite waits for nothing but by a bound, and makes records old by
-//! [`Harness::age`] alone. Its rules run on one thread, with up to 32 calls at once.
+//! asked. The suite makes records old by [`Harness::age`], never by sleeping, and waits for other
+//! callers within bounds. A rule has up to 32 calls at once.
 
 #[expect(missing_docs, reason = "each function's name is its rule")]
 mod attempt;
