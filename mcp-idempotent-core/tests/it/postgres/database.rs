@@ -42,6 +42,10 @@ pub(crate) struct Database {
     pub(super) schema: String,
     pub(super) store: PostgresStore,
     /// Another process's store on the same tables, with a pool of its own.
+    #[cfg_attr(
+        not(feature = "testing"),
+        expect(dead_code, reason = "the conformance suite alone asks for it")
+    )]
     pub(super) elsewhere: PostgresStore,
 }
 
