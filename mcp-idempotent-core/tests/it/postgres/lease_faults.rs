@@ -4,33 +4,22 @@ use std::time::Duration;
 
 use mcp_idempotent_core::{
     OperatorStore, RecordState, Store, TransactionStore,
-    store::{Claimed, End, Ended, Lease, LeaseEnd, StoreErrorKind},
+    store::{Claimed, End, Ended, LeaseEnd, StoreErrorKind},
 };
 use sqlx::{Connection, Executor};
 
 use super::{
     database::{Database, begin, claim, lease, result},
     faults::one_effect_per_key_while_sessions_are_terminated,
-    proxy::{Cut, Proxy},
+    proxy::{Cut, proxied},
 };
 
 const ATTEMPTS: u32 = 5000;
 
-async fn through_a_proxy() -> (Proxy, Database) {
-    let proxy = Proxy::start().await;
-    let database = Database::with(
-        |options| proxy.connect(options),
-        |pool| pool.max_connections(1),
-        |store| store,
-    )
-    .await;
-    (proxy, database)
-}
-
 #[tokio::test]
 async fn a_lost_answer_to_a_renewal_is_asked_for_again() {
     for cut in [Cut::AfterTheServer, Cut::BeforeTheServer] {
-        let (proxy, database) = through_a_proxy().await;
+        let (proxy, database) = proxied(1, |store| store).await;
         let lease = lease(&database.store, &claim("key", "{}")).await;
         proxy.cut_next_commit(cut);
         let hour = Duration::from_secs(3600);
@@ -46,7 +35,7 @@ async fn a_lost_answer_to_a_renewal_is_asked_for_again() {
 #[tokio::test]
 async fn a_lost_answer_to_a_release_that_keeps_the_origin_is_asked_for_again() {
     for cut in [Cut::AfterTheServer, Cut::BeforeTheServer] {
-        let (proxy, database) = through_a_proxy().await;
+        let (proxy, database) = proxied(1, |store| store).await;
         let first = lease(&database.store, &claim("key", "{}")).await;
         proxy.cut_next_commit(cut);
         let end = database
@@ -64,7 +53,7 @@ async fn a_lost_answer_to_a_release_that_keeps_the_origin_is_asked_for_again() {
 #[tokio::test]
 async fn a_lost_answer_to_a_takeover_never_gives_the_right_to_run_twice() {
     for (cut, taken) in [(Cut::AfterTheServer, true), (Cut::BeforeTheServer, false)] {
-        let (proxy, database) = through_a_proxy().await;
+        let (proxy, database) = proxied(1, |store| store).await;
         let claim = claim("key", "{}");
         let first = lease(&database.store, &claim).await;
         database.store.abandon(&first).await.unwrap();
@@ -81,7 +70,7 @@ async fn a_lost_answer_to_a_takeover_never_gives_the_right_to_run_twice() {
 
 #[tokio::test]
 async fn a_claim_that_was_given_up_while_the_server_was_paused_holds_no_connection() {
-    let (proxy, database) = through_a_proxy().await;
+    let (proxy, database) = proxied(1, |store| store).await;
     let paused = claim("paused", "{}");
     // Connected and prepared.
     lease(&database.store, &claim("warm", "{}")).await;
@@ -100,31 +89,6 @@ async fn a_claim_that_was_given_up_while_the_server_was_paused_holds_no_connecti
                 if matches!(record.state, RecordState::InProgress { .. })),
         "{claimed:?}"
     );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_takeovers_from_two_stores_one_wins() {
-    let database = Database::new().await;
-    let claim = claim("key", "{}");
-    let stores = [
-        database.another_process(|store| store),
-        database.another_process(|store| store.with_prepared_statements(false)),
-    ];
-    let mut current = lease(&database.store, &claim).await;
-    for attempts in 2..12 {
-        database.store.abandon(&current).await.unwrap();
-        let racers = (0..8).map(|racer| {
-            let (store, claim) = (stores[racer % 2].clone(), claim.clone());
-            tokio::spawn(async move { store.take_over(&claim, current.token).await })
-        });
-        let mut won: Vec<Lease> = Vec::new();
-        for racer in racers.collect::<Vec<_>>() {
-            won.extend(racer.await.unwrap().unwrap());
-        }
-        assert_eq!(won.len(), 1);
-        assert_eq!(won[0].attempts, attempts);
-        current = won.remove(0);
-    }
 }
 
 #[tokio::test]

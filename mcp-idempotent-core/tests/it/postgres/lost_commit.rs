@@ -9,18 +9,11 @@ use mcp_idempotent_core::{
 
 use super::{
     database::{Database, claim, result, text_of},
-    proxy::{Cut, Proxy},
+    proxy::{Cut, Proxy, proxied},
 };
 
 async fn through_a_proxy(recovery: Duration) -> (Proxy, Database) {
-    let proxy = Proxy::start().await;
-    let database = Database::with(
-        |options| proxy.connect(options),
-        |pool| pool.max_connections(1),
-        |store| store.with_recovery_timeout(recovery),
-    )
-    .await;
-    (proxy, database)
+    proxied(1, |store| store.with_recovery_timeout(recovery)).await
 }
 
 const LONG: Duration = Duration::from_secs(60);

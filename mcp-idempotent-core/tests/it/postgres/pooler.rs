@@ -9,7 +9,7 @@ use mcp_idempotent_core::{
 
 use super::{
     database::{Database, begin_unclaimed, claim, lease, result, text_of},
-    proxy::{Cut, Lie, LieOf, Proxy},
+    proxy::{Cut, Lie, LieOf, Proxy, proxied},
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -26,18 +26,12 @@ async fn behind_a_pooler_unprepared() -> (Proxy, Database) {
 }
 
 async fn behind(prepared: bool) -> (Proxy, Database) {
-    let proxy = Proxy::start().await;
-    let database = Database::with(
-        |options| proxy.connect(options),
-        |pool| pool.max_connections(2),
-        |store| {
-            store
-                .with_recovery_timeout(LONG)
-                .with_prepared_statements(prepared)
-        },
-    )
-    .await;
-    (proxy, database)
+    proxied(2, |store| {
+        store
+            .with_recovery_timeout(LONG)
+            .with_prepared_statements(prepared)
+    })
+    .await
 }
 
 /// Every error that it may make up about one of `of`, with a key for each.

@@ -6,6 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
+use mcp_idempotent_core::store::postgres::PostgresStoreBuilder;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -14,6 +15,8 @@ use tokio::{
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
 };
+
+use super::database::Database;
 
 /// What to do with the next message that asks for a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +118,21 @@ struct State {
 pub(super) struct Proxy {
     port: u16,
     state: Arc<State>,
+}
+
+/// A database, and a store that talks to it through a proxy.
+pub(super) async fn proxied(
+    connections: u32,
+    store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
+) -> (Proxy, Database) {
+    let proxy = Proxy::start().await;
+    let database = Database::with(
+        |options| proxy.connect(options),
+        |pool| pool.max_connections(connections),
+        store,
+    )
+    .await;
+    (proxy, database)
 }
 
 impl Proxy {
