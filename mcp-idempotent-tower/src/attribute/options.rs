@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use mcp_idempotent_core::{PolicyOverride, PolicyUse};
 use rmcp::model::JsonObject;
-use serde_json::Value;
 
-use crate::call::contract;
+use crate::call::schema;
 
 /// How a tool's effect and its record go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,52 +60,6 @@ impl ToolOptions {
     pub(crate) fn added_argument(&self) -> Option<&'static str> {
         let name = self.key_property?;
         let schema = self.input_schema?();
-        (!has_property(&schema, name)).then_some(name)
-    }
-}
-
-/// Whether an object schema names a property.
-pub(crate) fn has_property(schema: &JsonObject, name: &str) -> bool {
-    schema
-        .get("properties")
-        .and_then(|properties| properties.get(name))
-        .is_some()
-}
-
-/// Adds a string property for the key to a schema that has no property of that name.
-pub(crate) fn with_key_property(
-    mut schema: Arc<JsonObject>,
-    name: &str,
-    required: bool,
-) -> Arc<JsonObject> {
-    if has_property(&schema, name) {
-        return schema;
-    }
-    let object = Arc::make_mut(&mut schema);
-    let properties = object
-        .entry("properties")
-        .or_insert_with(|| Value::Object(JsonObject::new()));
-    if let Value::Object(properties) = properties {
-        properties.insert(name.to_owned(), contract::key_property());
-    }
-    if required {
-        require_key_property(&mut schema, name);
-    }
-    schema
-}
-
-/// Makes the property that [`with_key_property`] added required. A property of the author's stays as it is.
-pub(crate) fn require_key_property(schema: &mut Arc<JsonObject>, name: &str) {
-    let property = schema.get("properties").and_then(|all| all.get(name));
-    if property != Some(&contract::key_property()) {
-        return;
-    }
-    let names = Arc::make_mut(schema)
-        .entry("required")
-        .or_insert_with(|| Value::Array(Vec::new()));
-    if let Value::Array(names) = names
-        && !names.iter().any(|required| required == name)
-    {
-        names.push(name.into());
+        (!schema::has_property(&schema, name)).then_some(name)
     }
 }

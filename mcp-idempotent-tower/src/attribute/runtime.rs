@@ -13,15 +13,17 @@ use rmcp::{
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{options, parts::handled};
+use super::parts::handled;
 use crate::{
     Idempotency,
     call::{
         ToolCall, contract,
         doubt::VerifyFn,
         provenance::{self, Inside},
+        reply::Reply,
         result::{self, Handled},
-        run::{self, Reply, Rules},
+        rules::Rules,
+        run, schema,
     },
     wire,
 };
@@ -251,7 +253,7 @@ pub fn with_key_argument(options: &ToolOptions) -> Arc<JsonObject> {
         return schema;
     };
     let required = options.policy.key == Some(KeyRequirement::Required);
-    options::with_key_property(schema, name, required)
+    schema::with_key_property(schema, name, required)
 }
 
 /// The tool's `_meta`: what the author gave, and the contract.

@@ -12,7 +12,7 @@ use rmcp::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{provenance, refusal, tx::Tx, unprotected::Unleased};
+use super::{provenance, refusal, tx::Tx, unleased::Unleased};
 
 tokio::task_local! {
     /// The attempt of the call that this task runs.

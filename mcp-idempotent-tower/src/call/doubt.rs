@@ -7,19 +7,15 @@ use rmcp::{handler::server::tool::IntoCallToolResult, model::JsonObject};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{
-    Incoming,
-    result::{Handled, ToolResult},
-    run::Rules,
-};
+use super::{ToolResult, result::Handled};
 
 /// A call in doubt: an earlier attempt ended without telling whether it acted. Tool and arguments are
 /// those of that attempt, except for ignored arguments, which may differ.
 pub struct InDoubt<'a> {
-    doubt: &'a core::InDoubtCall,
-    tool: &'a str,
-    arguments: Option<&'a JsonObject>,
-    added_argument: Option<&'a str>,
+    pub(super) doubt: &'a core::InDoubtCall,
+    pub(super) tool: &'a str,
+    pub(super) arguments: Option<&'a JsonObject>,
+    pub(super) added_argument: Option<&'a str>,
 }
 
 impl InDoubt<'_> {
@@ -85,7 +81,7 @@ impl Verdict {
         Self::Committed(Box::new(result.into_call_tool_result()))
     }
 
-    fn into_core(self) -> core::Verdict {
+    pub(super) fn into_core(self) -> core::Verdict {
         let result = match self {
             Self::Committed(result) => *result,
             Self::NotCommitted => return core::Verdict::NotCommitted,
@@ -143,37 +139,3 @@ pub type Verifying<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
 
 /// The author's function for calls in doubt.
 pub(crate) type VerifyFn = Arc<dyn for<'a> Fn(InDoubt<'a>) -> Verifying<'a> + Send + Sync>;
-
-/// The author's function, with the call to ask about.
-pub(crate) struct VerifyCall<'a> {
-    verify: &'a VerifyFn,
-    tool: &'a str,
-    arguments: Option<&'a JsonObject>,
-    added_argument: Option<&'a str>,
-}
-
-impl<'a> VerifyCall<'a> {
-    pub(crate) fn of<S>(rules: &'a Rules<S>, call: &'a impl Incoming) -> Option<Self> {
-        Some(Self {
-            verify: rules.verify.as_ref()?,
-            tool: call.tool(),
-            arguments: call.arguments(),
-            added_argument: rules.added_argument.as_deref(),
-        })
-    }
-}
-
-impl core::Verify for VerifyCall<'_> {
-    fn verify<'a>(
-        &'a self,
-        doubt: &'a core::InDoubtCall,
-    ) -> Pin<Box<dyn Future<Output = core::Verdict> + Send + 'a>> {
-        let call = InDoubt {
-            doubt,
-            tool: self.tool,
-            arguments: self.arguments,
-            added_argument: self.added_argument,
-        };
-        Box::pin(async move { (self.verify)(call).await.into_core() })
-    }
-}

@@ -13,7 +13,7 @@ use super::{
     Incoming,
     key::Places,
     refusal::key_required,
-    run::Rules,
+    rules::Rules,
     scope::{AuthorizeHook, NoScope},
 };
 

@@ -3,7 +3,7 @@
 use rmcp::ErrorData;
 use serde_json::{Value, json};
 
-use super::provenance::seal_of;
+use super::seal::seal_of;
 use crate::wire;
 
 /// Marks an error as proof that the handler did nothing: the outside call was never sent, or was refused

@@ -7,30 +7,19 @@
 //! An answer of ours that a handler gets to see carries a seal: a hash of its contents, under a random key
 //! of this process. The seal is removed when the handler's answer is settled.
 
-use std::{
-    hash::{BuildHasher as _, RandomState},
-    sync::LazyLock,
-};
-
 use rmcp::{
     ErrorData,
     model::{CallToolResponse, MetaObject},
 };
 use serde_json::{Map, Value, json};
 
-use super::{not_executed::NotExecuted, refusal, result::ToolResult};
+use super::{ToolResult, not_executed::NotExecuted, refusal, seal::seal_of};
 use crate::wire;
 
 /// In a request's extensions: a service of ours further out will settle the answer, so an answer of ours
 /// has to be sealed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inside;
-
-/// A seal for `value`. It is worthless for any other value.
-pub(crate) fn seal_of(purpose: &str, value: &Value) -> Value {
-    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    format!("{:016x}", KEY.hash_one((purpose, value.to_string()))).into()
-}
 
 /// The sealed members of a refusal's `data`.
 const DATA: [&str; 4] = ["type", "outcome", "action", "retryAfterMs"];

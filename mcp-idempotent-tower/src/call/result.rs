@@ -8,11 +8,8 @@ use rmcp::{
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{not_executed::NotExecuted, provenance, refusal, run::Reply};
+use super::{ToolResult, not_executed::NotExecuted, provenance, refusal, reply::Reply};
 use crate::Idempotency;
-
-/// What a tool handler returns.
-pub(crate) type ToolResult = Result<CallToolResponse, ErrorData>;
 
 /// The first byte of a stored result: the version of this format.
 const VERSION: u8 = 1;

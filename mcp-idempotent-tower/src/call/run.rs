@@ -1,68 +1,26 @@
 //! The two ways to run a call, one for each mode. The attribute and the layer both use them.
 
-use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
+use std::{future::Future, panic::AssertUnwindSafe};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{
-    Answer, Begun, Bytes, CommitOutcome, DetachOnDrop, HandlerResult, Interrupted, Lent, Policy,
-    Refusal, Replay, ResultKind, Store, TransactionStore, Verify,
-    engine::Closed,
+    Begun, CommitOutcome, DetachOnDrop, HandlerResult, Lent, Refusal, Store, TransactionStore,
+    Verify,
     telemetry::{Mode, ObservedCall},
 };
 
 use super::{
     Incoming,
     attempt::Attempt,
-    doubt::{VerifyCall, VerifyFn},
     identity::{AuthorizeCall, Identified, identify},
-    refusal, unprotected,
+    refusal,
+    reply::Reply,
+    returned::{Seen, hand_back},
+    rules::Rules,
+    unprotected,
+    verify::VerifyCall,
 };
 use crate::Idempotency;
-
-/// The rules for a call.
-pub(crate) struct Rules<S> {
-    pub(crate) idempotency: Idempotency<S>,
-    pub(crate) policy: Arc<Policy>,
-    /// Lease mode: the author's function for calls in doubt.
-    pub(crate) verify: Option<VerifyFn>,
-    /// The name of the key argument, if it was added to the tool's schema.
-    pub(crate) added_argument: Option<Arc<str>>,
-    /// Transaction mode: a handler that succeeds without taking the transaction is an error.
-    pub(crate) must_write: bool,
-    /// Whether the server lists the tool.
-    pub(crate) is_listed: bool,
-}
-
-/// What a caller gets.
-pub(crate) enum Reply<R> {
-    /// The result of the handler, which ran for this caller.
-    Ran(R),
-    /// The result of an earlier or a concurrent call.
-    Replayed(Replay),
-    Refused(Refusal),
-}
-
-impl<R> Reply<R> {
-    fn of(answer: Answer, ran: Result<R, Refusal>) -> Self {
-        match (answer, ran) {
-            (Answer::Executed, Ok(result)) => Self::Ran(result),
-            (Answer::Executed, Err(refusal)) | (Answer::Refused(refusal), _) => {
-                Self::Refused(refusal)
-            }
-            (Answer::Replayed(replay), _) => Self::Replayed(replay),
-        }
-    }
-
-    fn without_running(answer: Answer) -> Self {
-        Self::of(answer, Err(refusal::unreadable()))
-    }
-}
-
-impl<R> From<Refusal> for Reply<R> {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
 
 /// Runs a call whose effect commits together with its record. `handler` is not called for a replay or a
 /// refusal.
@@ -169,49 +127,6 @@ pub(crate) fn refused<S: Store>(idempotency: &Idempotency<S>, tool: &str, refusa
     ObservedCall::start(application, &tool.into(), true, None, None).refused(refusal);
 }
 
-/// Takes the transaction back after the handler has returned or was interrupted; `None` if something
-/// still holds it.
-pub(super) fn hand_back<S: TransactionStore, R: HandlerResult>(
-    lent: &Lent<S>,
-    ran: Result<R, Interrupted>,
-    must_write: bool,
-) -> (Option<S::Transaction>, Result<R, Refusal>) {
-    let ran = ran.map_err(|why| refusal::interrupted(why, CommitOutcome::NotCommitted));
-    match lent.close() {
-        Closed::StillHeld => (None, ran),
-        Closed::Returned(transaction) => (Some(transaction), ran),
-        Closed::Untouched(transaction) => {
-            let ran = ran.and_then(|result| {
-                if must_write && result.kind().is_success() {
-                    Err(refusal::not_borrowed())
-                } else {
-                    Ok(result)
-                }
-            });
-            (Some(transaction), ran)
-        }
-    }
-}
-
-/// How the handler ended, for the engine. A call that was interrupted is rolled back or in doubt, and is
-/// never recorded.
-struct Seen<'a, R>(&'a Result<R, Refusal>);
-
-impl<R: HandlerResult> HandlerResult for Seen<'_, R> {
-    fn kind(&self) -> ResultKind {
-        self.0
-            .as_ref()
-            .map_or(ResultKind::Interrupted, HandlerResult::kind)
-    }
-
-    fn encode(&self) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
-        match self.0 {
-            Ok(result) => result.encode(),
-            Err(_) => Err("the handler has no result".into()),
-        }
-    }
-}
-
 /// Catches a panic before the handler runs: the author's scope, authorization and set-up code runs there
 /// too, and a panic would leave the client without an answer.
 fn guarded<T, R>(
@@ -221,12 +136,4 @@ fn guarded<T, R>(
     AssertUnwindSafe(before)
         .catch_unwind()
         .map(|before| before.unwrap_or_else(|_| Err(refusal::panicked_before().into())))
-}
-
-impl<S> Rules<S> {
-    fn take_argument<C: Incoming>(&self, call: &mut C) {
-        if let Some(name) = &self.added_argument {
-            call.remove_argument(name);
-        }
-    }
 }

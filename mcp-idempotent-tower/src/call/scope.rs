@@ -9,7 +9,7 @@ use mcp_idempotent_core::{
 };
 use rmcp::{RoleServer, service::RequestContext};
 
-use crate::idempotency::BuildError;
+use crate::idempotency::error::BuildError;
 
 /// Why a caller gets no answer. The text is sent to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]

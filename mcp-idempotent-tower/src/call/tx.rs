@@ -8,7 +8,6 @@ use std::{
     sync::Arc,
 };
 
-use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
     Action, Borrowed, CommitOutcome, ErrorKind, Lent, Refusal, TransactionStore, engine::NotLent,
 };
@@ -17,7 +16,7 @@ use rmcp::{
     handler::server::common::{AsRequestContext, FromContextPart},
 };
 
-use super::{ToolCall, attempt::Attempt, not_executed::NotExecuted, provenance, refusal};
+use super::{not_executed::NotExecuted, provenance, refusal};
 
 tokio::task_local! {
     /// Lends the transaction of the call that this task runs.
@@ -93,7 +92,9 @@ impl<S: TransactionStore, C: AsRequestContext> FromContextPart<C> for Tx<S> {
         match extensions.get::<Lent<S>>() {
             Some(lent) => borrow(lent),
             // In lease mode the handler's body has not begun, so nothing is in doubt.
-            None if extensions.get::<Attempt>().is_some() => Err(NotExecuted::mark(none_open())),
+            None if extensions.get::<InLeaseMode>().is_some() => {
+                Err(NotExecuted::mark(none_open()))
+            }
             None => Err(none_open()),
         }
     }
@@ -119,20 +120,17 @@ impl<S: TransactionStore> fmt::Debug for Tx<S> {
     }
 }
 
-/// Runs a handler that can take the transaction, from its context or its task.
-pub(crate) fn lending<S, F>(
-    mut call: ToolCall,
+/// Makes the cell the one of the task that runs `future`.
+pub(super) fn during<S: TransactionStore, F: Future>(
     lent: Lent<S>,
-    handler: impl FnOnce(ToolCall) -> F + Send + 'static,
-) -> BoxFuture<'static, F::Output>
-where
-    S: TransactionStore,
-    F: Future + Send,
-{
-    call.context.extensions.insert(lent.clone());
-    // Calling the handler may panic too, before there is a future.
-    Box::pin(CURRENT.scope(Arc::new(lent), async move { handler(call).await }))
+    future: F,
+) -> impl Future<Output = F::Output> {
+    CURRENT.scope(Arc::new(lent), future)
 }
+
+/// In a request's extensions: the call runs in lease mode, and has no transaction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InLeaseMode;
 
 fn borrow<S: TransactionStore>(lent: &Lent<S>) -> Result<Tx<S>, ErrorData> {
     lent.borrow().map(Tx::of).map_err(|why| match why {

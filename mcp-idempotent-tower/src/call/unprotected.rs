@@ -1,17 +1,13 @@
 //! Unprotected calls: calls without a key where the tool does not need one, and calls that run while the
 //! store is unavailable because the policy allows it. They do not go through the engine.
 
-use std::{
-    any::Any,
-    sync::{Arc, Mutex},
-};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    BeginError, Borrowed, CallInfo, CommitOutcome, DetachOnDrop, DownstreamKey, HandlerResult,
-    Lent, OnDoubt, OnError, Refusal, ResultKind, Store, StoreError, TransactionStore,
-    engine::{LateTransaction, Left, after, bounded},
-    fingerprint::DownstreamSeed,
+    CallInfo, CommitOutcome, DetachOnDrop, HandlerResult, Lent, OnDoubt, OnError, Refusal,
+    ResultKind, Store, StoreError, TransactionStore,
+    engine::{after, bounded},
     refusal,
     store::{Claimed, End, StoreErrorKind},
     telemetry::{ObservedCall, Outcome},
@@ -23,7 +19,10 @@ use super::{
     attempt::Attempt,
     identity::Unprotected,
     refusal::interrupted,
-    run::{Reply, Rules, hand_back},
+    reply::Reply,
+    returned::hand_back,
+    rules::Rules,
+    unleased::{ClosedOnDrop, Unleased},
 };
 
 /// Transaction mode: the handler's writes are committed or rolled back, and nothing is recorded.
@@ -101,21 +100,15 @@ where
     C: Incoming,
     R: HandlerResult + Send + Sync + 'static,
 {
-    let unleased = Arc::new(Unleased {
-        seed: DownstreamSeed::unique(),
-        store: Mutex::new(Box::new(Arc::clone(rules.idempotency.engine.store()))),
-        call: info,
-        transaction: LateTransaction::default(),
-    });
     // When the caller is dropped, so is the handler. A clone of the attempt that outlives it must not
     // begin a transaction.
-    let unleased = ClosedOnDrop(unleased);
+    let unleased = ClosedOnDrop(Unleased::new(rules.idempotency.engine.store(), info));
     let handler = handler(*call, Attempt::unleased(Arc::clone(&unleased.0)));
     let span = observed
         .as_ref()
         .map_or_else(tracing::Span::none, ObservedCall::span);
     let timed = observed.as_ref().and_then(ObservedCall::handler);
-    let ran = bounded(unleased.0.transaction.over_time(), handler)
+    let ran = bounded(unleased.0.over_time(), handler)
         .instrument(span.clone())
         .await
         .map_err(|why| interrupted(why, CommitOutcome::Unknown));
@@ -143,55 +136,5 @@ fn reply<R>(
     match (refusal, ran) {
         (Some(refusal), _) | (None, Err(refusal)) => Reply::Refused(refusal),
         (None, Ok(result)) => Reply::Ran(result),
-    }
-}
-
-/// Stands in for a lease in the attempt of an unprotected call.
-pub(super) struct Unleased {
-    seed: DownstreamSeed,
-    /// An `Arc` of the store.
-    store: Mutex<Box<dyn Any + Send>>,
-    call: CallInfo,
-    transaction: LateTransaction,
-}
-
-struct ClosedOnDrop(Arc<Unleased>);
-
-impl Drop for ClosedOnDrop {
-    fn drop(&mut self) {
-        drop(self.0.transaction.close());
-    }
-}
-
-impl Unleased {
-    /// Different for every call.
-    pub(super) fn downstream_key(&self, step: &str) -> DownstreamKey {
-        self.seed.key(step)
-    }
-
-    pub(super) async fn begin<S: TransactionStore>(&self) -> Result<Borrowed<S>, BeginError> {
-        let store = {
-            let store = self.store.lock().map_err(|_| BeginError::Ended)?;
-            store.downcast_ref::<Arc<S>>().cloned()
-        };
-        let store = store.ok_or(BeginError::AnotherStore)?;
-        self.transaction.begin(&store, &self.call).await
-    }
-
-    /// Ends the handler's transaction: it commits if the handler succeeded.
-    async fn end(&self, kind: ResultKind) -> Option<Refusal> {
-        match self.transaction.close() {
-            Left::Nothing => None,
-            Left::StillHeld => Some(refusal::still_held(OnDoubt::Fail)),
-            Left::Transaction(transaction) => {
-                let commits = kind.is_success();
-                let end = if commits {
-                    End::CommitUnrecorded
-                } else {
-                    End::RollBack
-                };
-                refusal::of_unrecorded(transaction.end(end).await, commits, true)
-            }
-        }
     }
 }

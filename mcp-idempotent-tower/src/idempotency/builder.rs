@@ -3,11 +3,11 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{
-    Application, InvalidPolicy, Policy, PolicyUse, Scope, Secret, Store, engine::EngineBuilder,
+    Application, Policy, PolicyUse, Scope, Secret, Store, engine::EngineBuilder,
 };
 use rmcp::{RoleServer, service::RequestContext};
 
-use super::{Idempotency, Settings};
+use super::{Idempotency, Settings, error::BuildError};
 use crate::call::scope::{AuthorizeHook, Denied, Said, ScopeSource};
 
 /// Builds an [`Idempotency`]. You must say who calls the server, with one of the `…scope…` methods or
@@ -16,32 +16,6 @@ pub struct IdempotencyBuilder<S> {
     engine: EngineBuilder<S>,
     settings: Settings,
     scope: Vec<Said>,
-}
-
-/// The settings contradict each other.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BuildError {
-    message: String,
-}
-
-impl BuildError {
-    pub(crate) const fn new(message: String) -> Self {
-        Self { message }
-    }
-}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for BuildError {}
-
-impl From<InvalidPolicy> for BuildError {
-    fn from(error: InvalidPolicy) -> Self {
-        Self::new(error.to_string())
-    }
 }
 
 impl<S: Store> IdempotencyBuilder<S> {

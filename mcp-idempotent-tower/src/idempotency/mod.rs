@@ -1,6 +1,7 @@
 //! The handle that a server holds.
 
 mod builder;
+pub(crate) mod error;
 mod operator;
 mod running;
 
@@ -17,10 +18,7 @@ use mcp_idempotent_core::{
 use rmcp::model::Tool;
 
 use self::running::Running;
-pub use self::{
-    builder::{BuildError, IdempotencyBuilder},
-    running::StillRunning,
-};
+pub use self::{builder::IdempotencyBuilder, error::BuildError, running::StillRunning};
 use crate::{
     attribute::options::ToolOptions,
     call::{

@@ -24,7 +24,10 @@ use rmcp::{
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
 
-use super::{front::Unanswered, server::LayeredServer, stack::ToolService};
+use super::{
+    server::{LayeredServer, Unanswered},
+    stack::ToolService,
+};
 use crate::{
     NotExecuted,
     call::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{KeyRequirement, Policy, Store};
 use rmcp::{
-    ErrorData, RoleServer,
+    RoleServer,
     model::{CustomRequest, CustomResult, MetaObject, ServerCapabilities, Tool},
     service::RequestContext,
 };
@@ -13,14 +13,14 @@ use rmcp::{
 use super::{
     IdempotencyLayer,
     rule::{self, Kind},
-    server::Front,
+    server::{Front, Unanswered},
     status::{self, Asked},
 };
 use crate::{
-    attribute::options,
     call::{
         contract,
         definition::{self, Definitions},
+        schema,
     },
     wire,
 };
@@ -47,7 +47,7 @@ impl<S: Store> Front for IdempotencyLayer<S> {
         if let Some(name) = rule.added_argument(Some(tool)) {
             let required = policy.key == KeyRequirement::Required;
             tool.input_schema =
-                options::with_key_property(Arc::clone(&tool.input_schema), name, required);
+                schema::with_key_property(Arc::clone(&tool.input_schema), name, required);
         }
         tool.meta.get_or_insert_with(MetaObject::default).insert(
             wire::CONTRACT.into(),
@@ -75,13 +75,6 @@ impl<S: Store> Front for IdempotencyLayer<S> {
                 .map_err(Unanswered::Refused)
         })
     }
-}
-
-/// Why the layer did not answer a custom request.
-pub(crate) enum Unanswered {
-    /// It is for the handler.
-    NotOurs(Box<(CustomRequest, RequestContext<RoleServer>)>),
-    Refused(ErrorData),
 }
 
 impl<S: Store> IdempotencyLayer<S> {
@@ -127,6 +120,6 @@ fn complete(tool: &mut Tool, policy: &Policy) {
             .as_deref()
             .and_then(rule::top_level_name)
     {
-        options::require_key_property(&mut tool.input_schema, &name);
+        schema::require_key_property(&mut tool.input_schema, &name);
     }
 }

@@ -13,9 +13,10 @@ pub(super) use self::compiled::{Compiled, is_read_only, top_level_name};
 use crate::call::{
     ToolCall,
     doubt::{InDoubt, VerifyFn, Verifying},
+    reply::Reply,
     result::Handled,
-    run::{self, Reply, Rules},
-    tx,
+    rules::Rules,
+    run,
 };
 
 /// What a layer does with a tool: its mode, and what differs from the policy of the
@@ -42,7 +43,7 @@ fn in_transaction<S: TransactionStore>(
     handler: Handler,
 ) -> BoxFuture<'static, Reply<Handled>> {
     Box::pin(run::in_transaction(rules, call, |call, lent| {
-        tx::lending(call.executed(), lent, handler)
+        call.executed().lent(lent, handler)
     }))
 }
 

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::Store;
 use rmcp::{
-    RoleServer, ServerHandler,
+    ErrorData, RoleServer, ServerHandler,
     model::{CustomRequest, CustomResult, ServerCapabilities, Tool},
     service::RequestContext,
 };
@@ -13,7 +13,6 @@ use tower::Layer;
 
 use super::{
     IdempotencyLayer, IdempotencyService,
-    front::Unanswered,
     stack::{HandlerService, ToolService},
 };
 use crate::call::definition::{Definitions, SharedHandler};
@@ -130,6 +129,13 @@ impl<H, T> LayeredServer<H, T> {
         server.fronts.insert(0, Arc::new(layer));
         server
     }
+}
+
+/// Why the layer did not answer a custom request.
+pub(crate) enum Unanswered {
+    /// It is for the handler.
+    NotOurs(Box<(CustomRequest, RequestContext<RoleServer>)>),
+    Refused(ErrorData),
 }
 
 /// What a layer adds to its server beside the service for calls.

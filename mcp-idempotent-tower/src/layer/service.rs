@@ -21,12 +21,13 @@ use super::{
     stack::{self, ErrorOrigin, IntoErrorData, not_ready, told},
 };
 use crate::call::{
-    Incoming as _, ToolCall,
+    Incoming as _, ToolCall, ToolResult,
     key::Places,
     not_executed::NotExecuted,
     refusal,
-    result::{self, Handled, ToolResult},
-    run::{self, Rules},
+    result::{self, Handled},
+    rules::Rules,
+    run,
 };
 
 /// Runs each call of the service below once. Always ready: the service below is made ready only for a

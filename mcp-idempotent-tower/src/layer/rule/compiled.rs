@@ -6,7 +6,10 @@ use mcp_idempotent_core::{KeyRequirement, Policy, PolicyUse};
 use rmcp::model::Tool;
 
 use super::{Kind, Rule};
-use crate::{attribute::options, call::doubt::VerifyFn, idempotency::BuildError};
+use crate::{
+    call::{doubt::VerifyFn, schema},
+    idempotency::BuildError,
+};
 
 /// A rule, applied to the server's policy.
 pub(in crate::layer) struct Compiled<S> {
@@ -33,7 +36,7 @@ impl<S> Compiled<S> {
     pub(in crate::layer) fn added_argument(&self, tool: Option<&Tool>) -> Option<&str> {
         let property = self.property.as_deref()?;
         let schema = &tool?.input_schema;
-        (!options::has_property(schema, property)).then_some(property)
+        (!schema::has_property(schema, property)).then_some(property)
     }
 }
 

@@ -1,0 +1,32 @@
+//! What the way of a call has to know of a call, whichever door it came through.
+
+use futures_util::future::BoxFuture;
+use mcp_idempotent_core::{Scope, engine::Round};
+use rmcp::model::JsonObject;
+
+use super::scope::{AuthorizeHook, Denied, NoScope, ScopeSource};
+
+/// A call as the attribute or the layer received it.
+pub(crate) trait Incoming: Send + Sync + 'static {
+    fn tool(&self) -> &str;
+
+    fn arguments(&self) -> Option<&JsonObject>;
+
+    fn meta(&self) -> &JsonObject;
+
+    /// Which round of a multi round-trip call it is.
+    fn round(&self) -> Round;
+
+    /// Removes the key argument that was added to the tool's schema.
+    fn remove_argument(&mut self, name: &str);
+
+    /// Whose call it is.
+    fn scope(&self, source: &ScopeSource) -> Result<Scope, NoScope>;
+
+    /// Asks the author's hook whether the caller may have an answer.
+    fn authorize<'a>(
+        &'a self,
+        hook: &'a AuthorizeHook,
+        tool: &'a str,
+    ) -> BoxFuture<'a, Result<(), Denied>>;
+}

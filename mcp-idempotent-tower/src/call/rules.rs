@@ -1,0 +1,30 @@
+//! The rules for a call.
+
+use std::sync::Arc;
+
+use mcp_idempotent_core::Policy;
+
+use super::{Incoming, doubt::VerifyFn};
+use crate::Idempotency;
+
+/// The rules for a call.
+pub(crate) struct Rules<S> {
+    pub(crate) idempotency: Idempotency<S>,
+    pub(crate) policy: Arc<Policy>,
+    /// Lease mode: the author's function for calls in doubt.
+    pub(crate) verify: Option<VerifyFn>,
+    /// The name of the key argument, if it was added to the tool's schema.
+    pub(crate) added_argument: Option<Arc<str>>,
+    /// Transaction mode: a handler that succeeds without taking the transaction is an error.
+    pub(crate) must_write: bool,
+    /// Whether the server lists the tool.
+    pub(crate) is_listed: bool,
+}
+
+impl<S> Rules<S> {
+    pub(super) fn take_argument<C: Incoming>(&self, call: &mut C) {
+        if let Some(name) = &self.added_argument {
+            call.remove_argument(name);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The key argument in a tool's input schema.
+
+use std::sync::Arc;
+
+use rmcp::model::JsonObject;
+use serde_json::Value;
+
+use super::contract;
+
+/// Whether an object schema names a property.
+pub(crate) fn has_property(schema: &JsonObject, name: &str) -> bool {
+    schema
+        .get("properties")
+        .and_then(|properties| properties.get(name))
+        .is_some()
+}
+
+/// Adds a string property for the key to a schema that has no property of that name.
+pub(crate) fn with_key_property(
+    mut schema: Arc<JsonObject>,
+    name: &str,
+    required: bool,
+) -> Arc<JsonObject> {
+    if has_property(&schema, name) {
+        return schema;
+    }
+    let object = Arc::make_mut(&mut schema);
+    let properties = object
+        .entry("properties")
+        .or_insert_with(|| Value::Object(JsonObject::new()));
+    if let Value::Object(properties) = properties {
+        properties.insert(name.to_owned(), contract::key_property());
+    }
+    if required {
+        require_key_property(&mut schema, name);
+    }
+    schema
+}
+
+/// Makes the property that [`with_key_property`] added required. A property of the author's stays as it is.
+pub(crate) fn require_key_property(schema: &mut Arc<JsonObject>, name: &str) {
+    let property = schema.get("properties").and_then(|all| all.get(name));
+    if property != Some(&contract::key_property()) {
+        return;
+    }
+    let names = Arc::make_mut(schema)
+        .entry("required")
+        .or_insert_with(|| Value::Array(Vec::new()));
+    if let Value::Array(names) = names
+        && !names.iter().any(|required| required == name)
+    {
+        names.push(name.into());
+    }
+}

@@ -1,0 +1,222 @@
+//! A tool call, as a tower request.
+
+use std::{fmt, mem, sync::Arc};
+
+use futures_util::future::BoxFuture;
+use mcp_idempotent_core::{Lent, Scope, TransactionStore, engine::Round};
+use rmcp::{
+    RoleServer,
+    handler::server::tool::ToolCallContext,
+    model::{CallToolRequestParams, JsonObject, RequestId, Tool},
+    service::RequestContext,
+};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    attempt::Attempt,
+    definition::{self, Definitions},
+    incoming::Incoming,
+    observed::{Observation, Observed},
+    scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
+    tx::{self, InLeaseMode},
+};
+
+/// One `tools/call`: the request of every service in a stack.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct ToolCall {
+    /// The name, the arguments, and what a further round carries. `meta` is empty: rmcp has moved it to
+    /// [`RequestContext::meta`].
+    pub params: CallToolRequestParams,
+    /// The request: `_meta`, extensions (over HTTP the [`http::request::Parts`]), cancellation,
+    /// and the peer.
+    pub context: RequestContext<RoleServer>,
+    definitions: Option<Arc<dyn Definitions>>,
+    /// A layer above deduplicates it.
+    is_protected: bool,
+    observed: Option<Observed>,
+}
+
+impl ToolCall {
+    /// A call without tool definitions, for tests of a service.
+    #[must_use]
+    pub const fn new(params: CallToolRequestParams, context: RequestContext<RoleServer>) -> Self {
+        Self {
+            params,
+            context,
+            definitions: None,
+            is_protected: false,
+            observed: None,
+        }
+    }
+
+    pub(crate) fn of(
+        definitions: Arc<dyn Definitions>,
+        params: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Self {
+        Self {
+            definitions: Some(definitions),
+            observed: Some(Observed::default()),
+            ..Self::new(params, context)
+        }
+    }
+
+    /// Moves a call out of the context that rmcp's router gives a tool.
+    pub(crate) fn take<S>(context: &mut ToolCallContext<'_, S>) -> Self {
+        let mut params = CallToolRequestParams::new(mem::take(&mut context.name));
+        params.arguments = context.arguments.take();
+        params.input_responses = context.input_responses.take();
+        params.request_state = context.request_state.take();
+        let peer = context.request_context.peer.clone();
+        let empty = RequestContext::new(RequestId::Number(0), peer);
+        Self::new(params, mem::replace(&mut context.request_context, empty))
+    }
+
+    /// The tool's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.params.name
+    }
+
+    /// The tool's definition. The handler is asked once for each name, through `get_tool`, or through
+    /// `tools/list` if it does not implement that. `None` if neither has the name.
+    pub async fn tool(&self) -> Option<Arc<Tool>> {
+        let definitions = self.definitions.as_ref()?;
+        definition::definition(&**definitions, &self.params.name, &self.context).await
+    }
+
+    /// The tool's definition, if it has been looked up already.
+    pub(crate) fn known_tool(&self) -> Option<Arc<Tool>> {
+        self.definitions.as_ref()?.cached(&self.params.name)
+    }
+
+    /// Whether a layer above deduplicates it.
+    pub(crate) const fn is_protected(&self) -> bool {
+        self.is_protected
+    }
+
+    /// The call as a layer executes it.
+    pub(crate) fn executed(mut self) -> Self {
+        self.is_protected = true;
+        self.observed = Some(Observed::execution(self.observed));
+        self
+    }
+
+    /// Counts how often its handler is entered.
+    pub(crate) const fn observed(&self) -> Option<&Observed> {
+        self.observed.as_ref()
+    }
+
+    /// What a service that passes the call down may conclude from what was seen of it.
+    pub(crate) fn observation(&self) -> Observation {
+        let definitions = self.definitions.as_ref();
+        Observation {
+            seen: self.observed.clone(),
+            ends_in_handler: definitions.is_some_and(|of| of.are_of_a_handler_below()),
+        }
+    }
+
+    /// Runs its handler as this attempt. The handler can take the attempt, and its cancellation token
+    /// also fires when the lease is lost.
+    pub(crate) fn attended<F>(
+        mut self,
+        attempt: Attempt,
+        handler: impl FnOnce(Self) -> F + Send + 'static,
+    ) -> BoxFuture<'static, F::Output>
+    where
+        F: Future + Send,
+    {
+        self.context.extensions.insert(attempt.clone());
+        self.context.extensions.insert(InLeaseMode);
+        self.context.ct = self.context.ct.child_token();
+        let ct = self.context.ct.clone();
+        // Calling the handler may panic too, before there is a future.
+        Box::pin(attempt.during(ct, async move { handler(self).await }))
+    }
+
+    /// Runs a handler that can take the transaction, from its context or its task.
+    pub(crate) fn lent<S, F>(
+        mut self,
+        lent: Lent<S>,
+        handler: impl FnOnce(Self) -> F + Send + 'static,
+    ) -> BoxFuture<'static, F::Output>
+    where
+        S: TransactionStore,
+        F: Future + Send,
+    {
+        self.context.extensions.insert(lent.clone());
+        // Calling the handler may panic too, before there is a future.
+        Box::pin(tx::during(lent, async move { handler(self).await }))
+    }
+}
+
+impl Incoming for ToolCall {
+    fn tool(&self) -> &str {
+        &self.params.name
+    }
+
+    fn arguments(&self) -> Option<&JsonObject> {
+        self.params.arguments.as_ref()
+    }
+
+    fn meta(&self) -> &JsonObject {
+        &self.context.meta
+    }
+
+    fn round(&self) -> Round {
+        let CallToolRequestParams {
+            request_state,
+            input_responses,
+            ..
+        } = &self.params;
+        if request_state.is_none() && input_responses.is_none() {
+            return None;
+        }
+        let mut digest = Sha256::new();
+        let mut field = |text: &str| {
+            digest.update((text.len() as u64).to_be_bytes());
+            digest.update(text);
+        };
+        if let Some(state) = request_state {
+            field("state");
+            field(state);
+        }
+        if let Some(responses) = input_responses {
+            field("responses");
+            for (name, response) in responses {
+                field(name);
+                field(&response.to_string());
+            }
+        }
+        Some(digest.finalize().into())
+    }
+
+    fn remove_argument(&mut self, name: &str) {
+        if let Some(arguments) = &mut self.params.arguments {
+            arguments.remove(name);
+        }
+    }
+
+    fn scope(&self, source: &ScopeSource) -> Result<Scope, NoScope> {
+        source.resolve(&self.context)
+    }
+
+    fn authorize<'a>(
+        &'a self,
+        hook: &'a AuthorizeHook,
+        tool: &'a str,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        (hook.0)(&self.context, tool)
+    }
+}
+
+impl fmt::Debug for ToolCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Arguments may hold secrets.
+        f.debug_struct("ToolCall")
+            .field("tool", &self.params.name)
+            .field("id", &self.context.id)
+            .finish_non_exhaustive()
+    }
+}
