@@ -13,7 +13,7 @@ use crate::{
     answer::{Answer, answer_from},
     error::Refusal,
     fingerprint::Identity,
-    outcome::{HandlerResult, ResultKind},
+    handler_result::{HandlerResult, ResultKind},
     policy::{OnDoubt, OnExpired, Policy},
     record::{Record, RecordState, Timestamp},
     refusal,

@@ -2,7 +2,7 @@
 
 use crate::{
     fingerprint::KeyKind,
-    outcome::ResultKind,
+    handler_result::ResultKind,
     policy::{OnError, Policy},
 };
 

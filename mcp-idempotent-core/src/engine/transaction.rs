@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     answer::Answer,
-    outcome::HandlerResult,
+    handler_result::HandlerResult,
     policy::OnDoubt,
     refusal,
     store::{End, Ended, TransactionStore},

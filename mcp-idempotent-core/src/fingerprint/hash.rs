@@ -1,11 +1,11 @@
-//! A hash over fields that cannot run into each other.
+//! A hash over fields whose boundaries count.
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
 use super::Secret;
 
-/// What is hashed; the first field, so that no hash of one kind is one of another.
+/// The first field names what is hashed, so that hashes of different kinds never coincide.
 pub(super) const RECORD_ID: &str = "mcp-idempotent/record-id";
 pub(super) const FINGERPRINT: &str = "mcp-idempotent/fingerprint";
 pub(super) const SECRET_CHECK: &str = "mcp-idempotent/secret-check";

@@ -14,12 +14,12 @@ use crate::scope::Application;
 /// A secret that turns record ids and fingerprints into keyed hashes (HMAC-SHA-256), so that
 /// low-entropy arguments cannot be guessed from a dump of the table.
 ///
-/// All processes that share records need the same secret: under another one no record is found
-/// again, and a retry would run a second time. A store keeps the [`check_value`](Self::check_value)
-/// to refuse another secret at start-up.
+/// All processes that share records need the same secret. Under another secret no record is found,
+/// and a retry would run a second time. A store keeps the [`check_value`](Self::check_value), so
+/// that another secret is refused at start-up.
 #[derive(Clone)]
 pub struct Secret {
-    /// The hash after its key: the secret itself is not kept.
+    /// The hash after it has absorbed the secret. The secret itself is not kept.
     keyed: Hmac<Sha256>,
 }
 
@@ -30,11 +30,11 @@ impl Secret {
     /// The length of [`check_value`](Self::check_value), in bytes.
     pub const CHECK_LENGTH: usize = 8;
 
-    /// Takes the secret's bytes: at least [`MIN_LENGTH`](Self::MIN_LENGTH), from a random source.
+    /// Makes a secret from at least [`MIN_LENGTH`](Self::MIN_LENGTH) bytes of a random source.
     ///
     /// # Errors
     ///
-    /// [`InvalidSecret`] when there are fewer bytes. Whether they are random cannot be checked.
+    /// [`InvalidSecret`] if there are fewer bytes. Randomness cannot be checked.
     pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, InvalidSecret> {
         let bytes = bytes.as_ref();
         let invalid = InvalidSecret {
@@ -48,8 +48,8 @@ impl Secret {
             .map_err(|_| invalid)
     }
 
-    /// A hash of a constant under this secret. A store that holds it can tell another secret
-    /// without knowing this one: two secrets share a check value by a chance of 1 in 2^64.
+    /// A hash of a constant under this secret. A store that holds it can detect another secret
+    /// without knowing this one. The chance that two secrets share a check value is 1 in 2^64.
     #[must_use]
     pub fn check_value(&self) -> [u8; Self::CHECK_LENGTH] {
         let digest = FieldHash::new(Some(self), hash::SECRET_CHECK).finish();
@@ -58,8 +58,8 @@ impl Secret {
         value
     }
 
-    /// The check value as the fingerprint of a record, or that of having no secret: all zeros. No
-    /// call has version 0.
+    /// The check value in the form of a record's fingerprint. All zeros mean that there is no
+    /// secret. Its version is 0, which no call has.
     pub(crate) fn check_fingerprint(secret: Option<&Self>) -> Fingerprint {
         let mut digest = [0; 32];
         if let Some(secret) = secret {
@@ -73,15 +73,15 @@ impl Secret {
     }
 }
 
-/// What a store is asked about an application's secret. The ids are of records that no call can
+/// What a store can be asked about an application's secret. Each has a record id that no call can
 /// have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CheckRecord {
-    /// The check value of the first secret, of the second, …
+    /// The check value of the secret with this number; the first is 0.
     Secret(u64),
-    /// The secret that is to follow the one of this number.
+    /// The check value of the secret that is to follow the secret with this number.
     Successor(u64),
-    /// Kept up while processes serve that know only the secret of this number.
+    /// Renewed as long as there are processes that know only the secret with this number.
     Unaware(u64),
 }
 
@@ -98,14 +98,14 @@ impl CheckRecord {
     }
 }
 
-/// Shows nothing of the secret.
+/// Shows nothing.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
     }
 }
 
-/// Why a secret was refused: it is too short. It shows nothing of the secret but its length.
+/// The secret is too short. The message shows only its length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidSecret {
     length: usize,

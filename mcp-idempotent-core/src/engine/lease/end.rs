@@ -15,7 +15,7 @@ use crate::{
         plan::{self, LeasePlan},
         rotation::GuardEnd,
     },
-    outcome::{HandlerResult, ResultKind},
+    handler_result::{HandlerResult, ResultKind},
     record::{RecordState, Timestamp},
     refusal,
     store::{End, Ended, LeaseEnd, Store},
