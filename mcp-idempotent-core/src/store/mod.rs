@@ -8,7 +8,7 @@
 //! 1. **A key is claimed once.** Of any number of concurrent [`Store::claim`] and
 //!    [`TransactionStore::begin`] calls for one id, in any number of processes that share the
 //!    store, at most one gets [`Claimed::New`] until that attempt has ended.
-//! 2. **A claim reports; it does not wait for another attempt.** If another attempt holds the key,
+//! 2. **A claim reports and never waits long.** If another attempt holds the key,
 //!    the answer is [`Claimed::InProgress`] (same fingerprint), [`Claimed::Conflict`] (another
 //!    fingerprint) or [`Claimed::Found`], and the engine polls. A store that must queue (a single
 //!    writer) bounds its queue and answers [`StoreErrorKind::Busy`].
