@@ -1,4 +1,4 @@
-//! What the macro says about a wrong use: what it found, what it expected, what to type.
+//! The macro's errors for wrong uses: what it found, what it expected, what to type.
 
 use proc_macro2::Span;
 use quote::ToTokens;
@@ -226,7 +226,8 @@ pub(crate) fn list(names: &[&str]) -> String {
     text
 }
 
-/// Whether one is the other with a small slip: case, `-` for `_`, an `s` more, a letter wrong.
+/// Whether one differs from the other by a small slip: case, `-` for `_`, an extra `s`, one wrong
+/// letter.
 fn is_near(found: &str, known: &str) -> bool {
     let found = found.to_lowercase().replace('-', "_");
     if found == known || known.starts_with(&found) || found.starts_with(known) {
