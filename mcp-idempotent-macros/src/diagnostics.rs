@@ -84,7 +84,7 @@ pub(crate) fn local_tool(at: &impl ToTokens) -> Error {
     Error::new_spanned(
         at,
         "expected a tool whose future is `Send`, found `#[tool(local)]`\n\
-         an execution goes on in a task of its own when its caller goes away; remove `local`",
+         a running call moves to its own task when its caller disconnects; remove `local`",
     )
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn heartbeat_too_long(at: &impl ToTokens) -> Error {
     Error::new_spanned(
         at,
         "expected a heartbeat of at most half the lease, found a longer one\n\
-         one renewal that is lost would end the lease; shorten `heartbeat`, or remove it for a \
+         a single lost renewal would end the lease; shorten `heartbeat`, or remove it for a \
          third of the lease",
     )
 }

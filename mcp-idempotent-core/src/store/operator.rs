@@ -17,8 +17,8 @@ pub enum RecordStatus {
     InDoubt,
     /// Finished, and within its retention.
     Completed,
-    /// The key is free. What is left of the record says why, and keeps the origin of the next
-    /// attempt.
+    /// The key is free. What is left of the record says why, and may keep the origin of the
+    /// next attempt.
     Released,
     /// Past its retention, and either not swept yet or kept as a tombstone.
     Expired,

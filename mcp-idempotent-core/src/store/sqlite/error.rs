@@ -77,6 +77,6 @@ pub(super) fn store_error(doing: &str, error: sqlx::Error) -> StoreError {
 pub(super) fn busy(waiting_for: &str) -> StoreError {
     StoreError::new(
         StoreErrorKind::Busy,
-        format!("SQLite store: waited for {waiting_for} up to the bound, nothing was done"),
+        format!("SQLite store: waited too long for {waiting_for}; nothing was done"),
     )
 }

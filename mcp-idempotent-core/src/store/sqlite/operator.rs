@@ -182,8 +182,8 @@ fn decode(row: &SqliteRow) -> Result<RecordInfo, sqlx::Error> {
     let status: i64 = row.try_get("status")?;
     let status = from_stored(status).ok_or_else(|| undecodable(format!("state {status}")))?;
     let id: &[u8] = row.try_get("id")?;
-    let id =
-        <[u8; 32]>::try_from(id).map_err(|_| undecodable("an id of another length".to_owned()))?;
+    let id = <[u8; 32]>::try_from(id)
+        .map_err(|_| undecodable("an id of the wrong length".to_owned()))?;
     let time = |column: &str| -> Result<Option<Timestamp>, sqlx::Error> {
         Ok(row
             .try_get::<Option<i64>, _>(column)?

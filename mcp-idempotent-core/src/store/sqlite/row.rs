@@ -63,7 +63,7 @@ pub(super) fn decode(row: &SqliteRow) -> Result<Record, sqlx::Error> {
         other => return Err(undecodable(format!("state {other}"))),
     };
     let fingerprint = Fingerprint::from_stored(row.try_get(0)?)
-        .ok_or_else(|| undecodable("a fingerprint of another length".to_owned()))?;
+        .ok_or_else(|| undecodable("a fingerprint of the wrong length".to_owned()))?;
     Ok(Record::new(fingerprint, state))
 }
 

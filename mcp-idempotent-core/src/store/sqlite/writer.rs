@@ -78,16 +78,16 @@ impl Writer {
         if file.is_empty() {
             return Ok(Err(StoreError::new(
                 StoreErrorKind::Misconfigured,
-                "SQLite store: this is a database in memory, which lives and dies with its \
-                 connection; use a file, or `MemoryStore`",
+                "SQLite store: this is a database in memory, which is lost when its connection \
+                 closes; use a file, or `MemoryStore`",
             )));
         }
         if journal != "wal" {
             return Ok(Err(StoreError::new(
                 StoreErrorKind::Misconfigured,
                 format!(
-                    "SQLite store: journal_mode is {journal}, but readers go on beside a writer \
-                     only in WAL mode; run `PRAGMA journal_mode = WAL` once"
+                    "SQLite store: journal_mode is {journal}, but only WAL mode lets readers work \
+                     beside a writer; run `PRAGMA journal_mode = WAL` once"
                 ),
             )));
         }
