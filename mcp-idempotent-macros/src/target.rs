@@ -10,7 +10,7 @@ use syn::{
 use crate::diagnostics::{self, Errors};
 
 pub(crate) struct Target {
-    /// The method as written, without its name and the attributes that stay with the wrapper.
+    /// The method as written, except for its new name and without `#[tool]`.
     pub(crate) original: ImplItemFn,
     /// The tool's name in Rust.
     pub(crate) name: Ident,

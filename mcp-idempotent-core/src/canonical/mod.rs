@@ -24,9 +24,9 @@
 //!
 //! # What changes the text, and what does not
 //!
-//! Equal: different order of members, white space, escapes, spellings of the same number, and
-//! absent arguments compared with `{}`. Different: another order of elements, `null` compared with
-//! absent, and two Unicode spellings of one character (strings are not normalised). Neither
+//! These make no difference: the order of members, white space, escapes, how a number is spelled,
+//! and whether empty arguments are absent or `{}`. These do: the order of elements, `null` instead
+//! of absent, and the Unicode spelling of a character (strings are not normalised). Neither
 //! `serde_json/arbitrary_precision` nor `serde_json/preserve_order` changes the canonical text of a
 //! piece of JSON.
 

@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | secret *n* | the check value of the application's secret, or of having none. The highest *n* counts | for good |
 //! | successor *n* | the check value of the secret that will follow, and how long records must be found under both. Left by the first process with [`with_previous_secret`](super::EngineBuilder::with_previous_secret) | for good |
-//! | unaware *n* | that there are still processes that know only secret *n* | for that long after the last of them was seen |
+//! | unaware *n* | that there are still processes that know only secret *n* | for the successor's time after the last of them was seen |
 //!
 //! | A process with … | that finds secret *n* to be … | does this |
 //! | --- | --- | --- |
@@ -45,8 +45,7 @@ const KEPT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// A serving process asks again at most this often, beside its calls.
 const CHECKED_EVERY: Duration = Duration::from_secs(10);
 
-/// The longest time that a question takes, and so the longest time that a call waits for its
-/// answer.
+/// The longest time that a question takes, and that a call waits for its answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The tool name that an operator sees on these records.
@@ -217,7 +216,7 @@ impl<S: Store> Inner<S> {
         {
             return agree(successor.fingerprint == ours);
         }
-        // Until now there were processes that only know the previous secret.
+        // Until now, processes that only know the previous secret may have served calls.
         self.keep_unaware(&self.application, number, ours, kept)
             .await?;
         let micros = u64::try_from(kept.as_micros()).unwrap_or(u64::MAX);
@@ -260,8 +259,7 @@ impl<S: Store> Inner<S> {
         agree(self.leave(application, next, ours, Bytes::new()).await?)
     }
 
-    /// The number and check value of the application's secret. It becomes `first` if there is none
-    /// yet.
+    /// The number and check value of the application's secret; `first`, if there is none yet.
     async fn current(
         &self,
         application: &Application,

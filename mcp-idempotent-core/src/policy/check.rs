@@ -37,8 +37,8 @@ impl Policy {
     ///   lease;
     /// - records in doubt would be removed before completed ones;
     /// - the key argument, or an ignored argument, is not a JSON pointer to an argument;
-    /// - the lease is not more than three times the store's limit on transactions (the lease cannot
-    ///   be renewed while a transaction is open);
+    /// - the lease is not more than three times the store's limit on transactions (in such a
+    ///   store no lease can be renewed while a transaction is open);
     /// - the rule about errors belongs to the other mode, or is missing in lease mode;
     /// - [`OnDoubt::Verify`] is set without a verify function.
     pub fn check(

@@ -55,7 +55,7 @@ pub struct RecordQuery {
     /// Only records after this one: the [`RecordInfo::cursor`] of the last record of the previous
     /// page.
     pub after: Option<(Timestamp, RecordId)>,
-    /// How many at most; the default is 100. Even a full page may be the last one.
+    /// How many at most; the default is 100. A full page may be followed by more.
     pub limit: u32,
 }
 
@@ -144,7 +144,7 @@ pub enum ResolutionKind {
     Committed,
     /// The call took no effect, and never will.
     NotCommitted,
-    /// The effect is unknown, but a repeat is acceptable.
+    /// Says nothing of the effect, but a repeat is acceptable.
     Released,
 }
 
@@ -226,7 +226,7 @@ pub enum Resolution {
     /// The call took no effect, and never will. The key is free. The next attempt is the first of a
     /// new origin, with a new downstream key.
     NotCommitted,
-    /// The effect is unknown, but a repeat is acceptable. The key is free, and the next attempt has
+    /// Says nothing of the effect, but a repeat is acceptable. The key is free, and the next attempt has
     /// the same downstream key.
     Release,
 }

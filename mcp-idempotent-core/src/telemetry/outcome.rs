@@ -12,7 +12,7 @@ pub enum Outcome {
     Replayed,
     /// The call waited for a running call and got its result.
     Joined,
-    /// The handler ran without deduplication: the call had no key, and the policy asks for one.
+    /// The handler ran without deduplication, because the policy protects only calls with a key.
     Bypassed,
     /// The store was unavailable, and the policy lets the handler run without any protection.
     FailedOpen,

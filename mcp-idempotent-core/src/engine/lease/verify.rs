@@ -58,8 +58,8 @@ impl InDoubtCall {
 /// no other process runs or verifies the call meanwhile. An earlier attempt that is still alive has
 /// been fenced by then.
 pub trait Verify: Send + Sync {
-    /// Asks the other side. A panic, or an answer after [`Policy::verify_timeout`], counts as
-    /// [`Verdict::Unknown`].
+    /// Asks the other side. A panic, or an answer after
+    /// [`Policy::verify_timeout`](crate::Policy::verify_timeout), counts as [`Verdict::Unknown`].
     fn verify<'a>(&'a self, call: &'a InDoubtCall) -> BoxFuture<'a, Verdict>;
 }
 

@@ -14,7 +14,7 @@ use std::sync::{
 
 use sqlx::sqlite::LockedSqliteHandle;
 
-/// The collation that marks the begin of our finishing batch.
+/// The collation that marks the beginning of our finishing batch.
 pub(super) const FINISHING: &str = "mcp_idempotent_finishing";
 /// The collation that marks that the batch has written its row.
 pub(super) const WRITTEN: &str = "mcp_idempotent_written";
