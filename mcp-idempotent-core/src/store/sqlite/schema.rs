@@ -128,8 +128,8 @@ fn newer(version: usize) -> StoreError {
     StoreError::new(
         StoreErrorKind::Misconfigured,
         format!(
-            "SQLite store: the tables are at version {version}, but this program only \
-             knows versions up to {}; update the program",
+            "SQLite store: the tables are at version {version}, which is newer than this \
+             program's version {}; update the program",
             MIGRATIONS.len()
         ),
     )
