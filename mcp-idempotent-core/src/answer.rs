@@ -1,4 +1,5 @@
-//! What a caller is told of a record: the only table of it, for calls and for status requests.
+//! What a caller is told about a record. This is the only such table, for calls and for status
+//! requests.
 
 use bytes::Bytes;
 
@@ -14,7 +15,7 @@ use crate::{
 #[derive(Debug, Clone)]
 #[expect(clippy::exhaustive_enums, reason = "a caller must handle every answer")]
 pub enum Answer {
-    /// The handler ran for this caller: give it the handler's own result.
+    /// The handler ran for this caller. Give it the handler's own result.
     Executed,
     /// The result of an earlier or a concurrent call.
     Replayed(Replay),
@@ -22,15 +23,15 @@ pub enum Answer {
     Refused(Refusal),
 }
 
-/// A result that this call did not make itself.
+/// A result that another call produced.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Replay {
-    /// The bytes that [`HandlerResult::encode`](crate::HandlerResult::encode) made.
+    /// The bytes that [`HandlerResult::encode`](crate::HandlerResult::encode) returned.
     pub response: Bytes,
-    /// When it was recorded; `None` for an intermediate round, which is not recorded.
+    /// When it was recorded. `None` for an intermediate round, which is not recorded.
     pub at: Option<Timestamp>,
-    /// Whether this call waited for a running one, rather than found a record.
+    /// Whether this call waited for a running one; otherwise it found a record.
     pub joined: bool,
 }
 
@@ -50,13 +51,13 @@ impl From<Refusal> for Answer {
     }
 }
 
-/// What a record means to a caller, by its state alone: `None` where its result is to be given.
+/// What a record's state alone means to a caller. `None` if the caller gets the recorded result.
 ///
 /// | The record is … | What the caller is told | What to do next |
 /// | --- | --- | --- |
-/// | in progress | it has not ended | wait |
+/// | in progress | the call has not ended | wait |
 /// | completed, with its result | the result | – |
-/// | completed, too large to keep | its effect is committed | ask the operator |
+/// | completed, too large to keep | the effect is committed | ask the operator |
 /// | in doubt, under `fail` | the outcome is unknown | ask the operator |
 /// | in doubt, under `rerun` or `verify` | the outcome is unknown | retry with the same key |
 /// | expired | the result is no longer kept | use a new key |
@@ -70,15 +71,15 @@ pub fn refusal_of(state: &RecordState, key: KeyKind, on_doubt: OnDoubt) -> Optio
         RecordState::Completed { response: None, .. } => Some(refusal::too_large()),
         RecordState::InDoubt { .. } => Some(match on_doubt {
             OnDoubt::Fail => refusal::in_doubt(key),
-            // The policy knows a way out, and it begins with another call.
+            // The policy offers a way out, and another call starts it.
             OnDoubt::Rerun | OnDoubt::Verify => refusal::still_in_doubt(),
         }),
         RecordState::Expired => Some(refusal::expired()),
     }
 }
 
-/// What a record means to a call with this identity. An expired record says nothing of what was
-/// asked, so it is looked at before the fingerprint.
+/// What a record means to a call with this identity. Expiry is checked before the fingerprint,
+/// because an expired record no longer says what was asked.
 pub(crate) fn answer_from(
     record: Record,
     asked: &Identity,

@@ -1,8 +1,8 @@
-//! Refusals: the answers that are not a result.
+//! Refusals: the answers that carry no result.
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-/// What is known about the effect of the refused call.
+/// What is known about the effect of a refused call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(
     clippy::exhaustive_enums,
@@ -38,11 +38,11 @@ impl CommitOutcome {
 pub enum Action {
     /// Send the same call with the same key again.
     RetrySameKey,
-    /// This key cannot be used for this call; a new intent needs a new key.
+    /// This key cannot be used for this call. A new intent needs a new key.
     UseNewKey,
-    /// Wait, then ask with the same key.
+    /// Wait, then send the same call with the same key again.
     Wait,
-    /// Somebody has to look.
+    /// An operator has to look into it.
     AskOperator,
 }
 
@@ -59,33 +59,33 @@ impl Action {
     }
 }
 
-/// Which refusal it is.
+/// The kind of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The key is no 1 to 255 bytes of visible ASCII, or two places named different keys.
+    /// The key is not 1 to 255 bytes of visible ASCII, or two sources gave different keys.
     KeyInvalid,
-    /// This tool takes calls with a key only.
+    /// This tool only accepts calls with a key.
     KeyRequired,
     /// The key was used for another tool or other arguments.
     KeyConflict,
-    /// The first call with this key still runs.
+    /// The first call with this key is still running.
     KeyInProgress,
     /// The key's record is past its retention, and the policy refuses a second use.
     KeyExpired,
-    /// Whether the first call acted is not known.
+    /// It is not known whether the first call acted.
     OutcomeUnknown,
     /// The effect is committed, but its result was too large to keep.
     ResultTooLarge,
-    /// The store could not be asked, so the handler did not run.
+    /// The store could not be reached, so the handler did not run.
     StoreUnavailable,
-    /// The handler ran, and its transaction could not be committed.
+    /// The handler ran, but its transaction could not be committed.
     NotCommitted,
     /// The caller may not call this tool.
     Unauthorized,
-    /// Too many calls wait already.
+    /// Too many calls are already waiting.
     TooManyWaiting,
-    /// The server is set up in a way that cannot protect this call.
+    /// The server's set-up cannot protect this call.
     Misconfigured,
     /// The handler panicked.
     HandlerPanicked,
@@ -115,7 +115,8 @@ impl ErrorKind {
         }
     }
 
-    /// Whether the caller has to change something (`-32602`), rather than the server (`-32603`).
+    /// Whether it is the caller who has to change something (`-32602`) and not the server
+    /// (`-32603`).
     #[must_use]
     pub const fn is_callers(self) -> bool {
         matches!(
@@ -131,8 +132,8 @@ impl ErrorKind {
     }
 }
 
-/// A call that was refused: what kind, what became of its effect, what to do next, and a sentence
-/// that a person or a model can act on.
+/// A refused call: the kind, what became of its effect, what to do next, and a sentence that a
+/// person or a model can act on.
 #[derive(Debug, Clone)]
 pub struct Refusal {
     kind: ErrorKind,
@@ -144,7 +145,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal in full.
+    /// A refusal without a source and without a time to wait.
     #[must_use]
     pub fn new(
         kind: ErrorKind,
@@ -162,22 +163,22 @@ impl Refusal {
         }
     }
 
-    /// Adds how long to wait before the next try.
+    /// Sets how long to wait before retrying.
     #[must_use]
     pub fn with_retry_after(mut self, retry_after: Duration) -> Self {
         self.retry_after = Some(retry_after);
         self
     }
 
-    /// Keeps the cause, for the server's log; it is never sent to the caller.
+    /// Keeps the cause for the server's log. It is never sent to the caller.
     #[must_use]
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
         self
     }
 
-    /// As the answer to a question about a call, rather than to the call itself: that the question
-    /// was refused says nothing of the call's effect.
+    /// Turns this refusal into the answer to a status request. A refused question says nothing
+    /// about the effect of the call that was asked about, so the outcome becomes unknown.
     #[must_use]
     pub fn into_unanswered(mut self) -> Self {
         if self.outcome != CommitOutcome::Unknown {
@@ -197,7 +198,7 @@ impl Refusal {
         self
     }
 
-    /// Which refusal it is.
+    /// The kind of this refusal.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.kind
@@ -215,7 +216,7 @@ impl Refusal {
         self.action
     }
 
-    /// How long to wait before the next try, where that is known.
+    /// How long to wait before retrying, if known.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after

@@ -4,18 +4,18 @@ use std::fmt;
 
 /// A client's token for one intended operation: 1 to 255 bytes of visible ASCII (SEP-3182).
 ///
-/// `Debug` shows at most 8 characters, so that a key never reaches a log whole.
+/// `Debug` shows at most 8 characters, so a whole key never reaches a log.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct IdempotencyKey(Box<str>);
 
 /// The longest key that is accepted, in bytes.
 pub const MAX_KEY_LENGTH: usize = 255;
 
-/// How much of a key operators and logs may see, in characters.
+/// How many characters of a key operators and logs may see.
 pub const VISIBLE_PREFIX: usize = 8;
 
 impl IdempotencyKey {
-    /// Checks and takes a key.
+    /// Checks a key and wraps it.
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ impl fmt::Debug for IdempotencyKey {
     }
 }
 
-/// Why a key was refused. It never repeats the key.
+/// Why a key was refused. The message never repeats the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidKey {
     reason: Reason,
@@ -69,7 +69,7 @@ enum Reason {
 }
 
 impl InvalidKey {
-    /// The value in a key's place was no JSON string.
+    /// The value found where a key belongs is not a JSON string.
     #[must_use]
     pub fn not_a_string() -> Self {
         Self {

@@ -1,15 +1,16 @@
 //! The engine of mcp-idempotent: idempotency keys, canonical arguments, fingerprints, the claim
-//! protocol and the stores. It knows no MCP crate; `mcp-idempotent-tower` joins it to rmcp.
+//! protocol and the stores. It depends on no MCP crate; `mcp-idempotent-tower` connects it to rmcp.
 //!
-//! # How a call goes
+//! # The course of a call
 //!
-//! 1. The caller's key (or its canonical arguments) becomes an [`Identity`]: which record this
-//!    call belongs to, and what exactly was asked.
-//! 2. [`Engine::begin`] or [`Engine::begin_transaction`] answers with the recorded result, a
-//!    refusal, or an open attempt.
-//! 3. The handler runs once, under that attempt; duplicates in this process join it.
-//! 4. [`TransactionAttempt::finish`] (or [`LeaseAttempt::finish`]) records the result. In transaction mode the record, the result and the
-//!    handler's writes commit together or not at all.
+//! 1. The caller's key (or its canonical arguments) becomes an [`Identity`]: which record this call
+//!    belongs to, and what exactly was asked.
+//! 2. [`Engine::begin`] or [`Engine::begin_transaction`] returns the recorded result, a refusal, or
+//!    an open attempt.
+//! 3. The handler runs once, under that attempt. Duplicates in this process join it.
+//! 4. [`TransactionAttempt::finish`] (or [`LeaseAttempt::finish`]) records the result. In
+//!    transaction mode the record, the result and the handler's writes commit together or not at
+//!    all.
 //!
 //! # Features
 //!
@@ -20,15 +21,15 @@
 //! | `metrics` | counters, gauges and durations through the `metrics` facade ([`telemetry`]) |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 //!
-//! [`MemoryStore`] (lease mode only) is always there.
+//! [`MemoryStore`] (lease mode only) needs no feature.
 
 pub mod answer;
 pub mod canonical;
 pub mod engine;
 pub mod error;
 pub mod fingerprint;
+pub mod handler_result;
 pub mod key;
-pub mod outcome;
 pub mod policy;
 pub mod record;
 pub mod refusal;
@@ -53,8 +54,8 @@ pub use crate::{
         DownstreamKey, Fingerprint, Identity, InvalidRecordId, InvalidSecret, KeyKind, RecordId,
         Secret,
     },
+    handler_result::{HandlerResult, ResultKind},
     key::{IdempotencyKey, InvalidKey},
-    outcome::{HandlerResult, ResultKind},
     policy::{
         InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnExpired, Policy, PolicyOverride,
         PolicyUse, Wait,
@@ -67,7 +68,7 @@ pub use crate::{
     },
 };
 
-/// The code in the operator's guide, compiled.
+/// Compiles the code in the operator's guide.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/operating.md")]
 mod operating {}

@@ -1,4 +1,4 @@
-//! What a store keeps of a call.
+//! What a store keeps about a call.
 
 use std::{
     fmt,
@@ -35,13 +35,14 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// A stored row, as a store found it. Expiry and lapse are already decided, by the store's clock.
+/// A stored row, as the store found it. The store has already decided expiry and lapse, by its own
+/// clock.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Record {
     /// What was asked when the record was made.
     pub fingerprint: Fingerprint,
-    /// Where the call stands.
+    /// How far the call has got.
     pub state: RecordState,
 }
 
@@ -53,7 +54,7 @@ impl Record {
     }
 }
 
-/// Where a recorded call stands. A record past its expiry is not reported at all, except as
+/// How far a recorded call has got. A record past its expiry is not reported at all, except as
 /// [`Expired`](RecordState::Expired) to a claim that asks for it.
 #[derive(Debug, Clone)]
 #[expect(
@@ -63,18 +64,18 @@ impl Record {
 pub enum RecordState {
     /// A lease-mode attempt holds an unexpired lease.
     InProgress {
-        /// How long the lease still runs.
+        /// How long the lease is still valid.
         lease_remaining: Duration,
     },
-    /// The lease ran out with no result, or the attempt said so: whether the handler acted is
-    /// unknown. Stays until an operator resolves it, an attempt takes over where the policy lets
-    /// it, or its own retention has passed.
+    /// The lease ran out with no result, or the attempt itself reported doubt. Whether the handler
+    /// acted is unknown. The record stays in doubt until an operator resolves it, an attempt takes
+    /// over (if the policy allows that), or its own retention has passed.
     InDoubt {
-        /// The token of the attempt that left it so.
+        /// The fencing token of the attempt that left the record in doubt.
         token: i64,
-        /// How many attempts there were since its origin.
+        /// How many attempts there have been since the origin.
         attempts: u32,
-        /// Since when.
+        /// Since when it has been in doubt.
         since: Timestamp,
     },
     /// Finished.

@@ -1,6 +1,6 @@
-//! The refusals of the engine, and the sentences that go with them.
+//! The engine's refusals and their sentences.
 //!
-//! The public ones are for doors that run calls which nothing protects.
+//! The public ones are for the attribute and the layer when they run calls without protection.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::{
     store::{Ended, StoreError, StoreErrorKind},
 };
 
-/// How long a caller is told to wait before it asks again for a call that still runs.
+/// How long callers are told to wait before asking again about a running call.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How long before the other side is asked again about a call in doubt.
+/// How long callers are told to wait before a call in doubt is verified again.
 const VERIFY_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) fn conflict() -> Refusal {
@@ -80,7 +80,7 @@ pub(crate) fn in_doubt(key: KeyKind) -> Refusal {
     )
 }
 
-/// Whether the call took effect is not known yet; asking again may tell.
+/// It is not known yet whether the call took effect. Asking again may tell.
 pub(crate) fn still_in_doubt() -> Refusal {
     Refusal::new(
         ErrorKind::OutcomeUnknown,
@@ -127,7 +127,7 @@ pub(crate) fn too_many_waiting() -> Refusal {
 
 pub(crate) fn another_secret() -> Refusal {
     tracing::error!(
-        "the application's records were made under another secret than this engine's, or under none; give it the same, replace it with `with_previous_secret`, or name another application"
+        "the application's records were made under a different secret than this engine's, or under none; give it the same secret, replace the old one with `with_previous_secret`, or use another application name"
     );
     misconfigured(
         "The server's secret is not the one of its idempotency records, so the call was not \
@@ -137,7 +137,7 @@ pub(crate) fn another_secret() -> Refusal {
 
 pub(crate) fn previous_secret_needed() -> Refusal {
     tracing::error!(
-        "records that were made under the previous secret are still kept; go on with `with_previous_secret` until one retention has passed since the last process without it ended"
+        "records made under the previous secret are still kept; keep `with_previous_secret` until one retention has passed since the last process without it ended"
     );
     misconfigured(
         "The server's secret was replaced too early for its idempotency records, so the call was \
@@ -150,7 +150,7 @@ pub(crate) fn rotation_too_short(tool: &str, kept: Duration, period: Duration) -
         tool,
         ?kept,
         ?period,
-        "the tool's records are kept for longer than its secret's replacement takes; say so with `with_rotation_period`"
+        "the tool's records are kept for longer than the replacement of the secret takes; set `with_rotation_period` to at least as long"
     );
     misconfigured(
         "The server's secret is being replaced in less time than this tool's results are kept, so \
@@ -167,7 +167,7 @@ fn misconfigured(message: &'static str) -> Refusal {
     )
 }
 
-/// The store failed before the handler ran. Logs the cause.
+/// The store failed before the handler ran. The cause is logged.
 #[must_use]
 pub fn store_unavailable(error: StoreError) -> Refusal {
     let refusal = match error.kind() {
@@ -207,13 +207,13 @@ pub fn store_unavailable(error: StoreError) -> Refusal {
     } else {
         tracing::warn!(
             error = &error as &dyn std::error::Error,
-            "idempotency store failed before the handler ran"
+            "the idempotency store failed before the handler ran"
         );
     }
     refusal.with_source(error)
 }
 
-/// The handler reported success, and its transaction did not commit.
+/// The handler reported success, but its transaction did not commit.
 pub(crate) fn not_committed(error: StoreError) -> Refusal {
     tracing::warn!(
         error = &error as &dyn std::error::Error,
@@ -250,11 +250,11 @@ pub(crate) fn commit_unknown(error: StoreError) -> Refusal {
     .with_source(error)
 }
 
-/// A handler returned while something it started still held the transaction.
+/// The handler returned while something it had started still held the transaction.
 #[must_use]
 pub fn still_held(on_doubt: OnDoubt) -> Refusal {
     tracing::error!(
-        "a handler returned while something it started still held the transaction; it will be rolled back"
+        "a handler returned while something it had started still held the transaction; the transaction will be rolled back"
     );
     if on_doubt != OnDoubt::Fail {
         return still_in_doubt();
@@ -293,7 +293,7 @@ pub(crate) fn not_encoded(error: &(dyn std::error::Error + Send + Sync)) -> Refu
     )
 }
 
-/// As [`not_encoded`], where the handler may have acted outside.
+/// Like [`not_encoded`], but the handler may have acted outside the database.
 pub(crate) fn not_encoded_after_acting(error: &(dyn std::error::Error + Send + Sync)) -> Refusal {
     tracing::error!(%error, "a result could not be encoded; its call is in doubt");
     Refusal::new(
@@ -326,7 +326,7 @@ pub(crate) fn fenced(on_doubt: OnDoubt) -> Refusal {
     }
 }
 
-/// The handler acted outside, and what it wrote then was not committed.
+/// The handler acted outside the database, and its writes in the database were then not committed.
 pub(crate) fn not_committed_after_acting(error: StoreError, on_doubt: OnDoubt) -> Refusal {
     tracing::error!(
         error = &error as &dyn std::error::Error,
@@ -354,9 +354,9 @@ pub(crate) fn not_committed_after_acting(error: StoreError, on_doubt: OnDoubt) -
     .with_source(error)
 }
 
-/// What a call that records nothing is told of how its transaction ended; `None` where its own result
-/// is the answer. `committing` says whether a commit was asked for, `acted_outside` whether the
-/// handler may have acted outside the transaction.
+/// The answer to a call that records nothing, by how its transaction ended. `None` if its own
+/// result is the answer. `committing` says whether a commit was requested, `acted_outside` whether
+/// the handler may have acted outside the transaction.
 #[must_use]
 pub fn of_unrecorded(ended: Ended, committing: bool, acted_outside: bool) -> Option<Refusal> {
     match ended {
@@ -368,7 +368,7 @@ pub fn of_unrecorded(ended: Ended, committing: bool, acted_outside: bool) -> Opt
         Ended::Aborted(error) => Some(not_committed(error)),
         Ended::EndedByHandler => Some(ended_by_handler(OnDoubt::Fail)),
         Ended::Unknown(error) => Some(commit_unknown(error)),
-        // A store gives these to claims and leases alone.
+        // A store returns these only for claims and leases.
         Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced => Some(in_progress()),
     }
 }

@@ -1,9 +1,9 @@
-//! Whose records these are, and whose key it is.
+//! Whose records these are (the application), and whose key it is (the scope).
 
 use std::{fmt, sync::Arc};
 
-/// The name of the application whose records these are. It is part of every record id, so two
-/// servers on one database never meet.
+/// The name of the application that owns the records. It is part of every record id, so two
+/// applications that share a database never see each other's records.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Application(Arc<str>);
 
@@ -32,13 +32,14 @@ impl<T: Into<Arc<str>>> From<T> for Application {
     }
 }
 
-/// Whose key it is: the authorization boundary (SEP-3182, MUST). Equal keys of two scopes are two
-/// records. Choose what survives a token refresh: the subject, never the token or the session.
+/// Whose key it is: the authorization boundary (SEP-3182, MUST). The same key in two scopes means
+/// two records. Choose something that survives a token refresh: the subject, never the token or the
+/// session.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Scope(Arc<str>);
 
 impl Scope {
-    /// A scope from a stable name of the principal.
+    /// A scope, from a stable name of the principal.
     #[must_use]
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())

@@ -35,7 +35,7 @@ const KNOWN: &[&str] = &[
     "crate",
 ];
 
-/// `Policy::LONGEST`: what the server would refuse does not compile.
+/// The same as `Policy::LONGEST`: a duration that the server would refuse does not compile.
 const LONGEST: Duration = Duration::from_secs(36_525 * 24 * 60 * 60);
 
 #[derive(Default)]
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     pub(crate) key: Option<Choice>,
     pub(crate) key_argument: Option<Pointer>,
     pub(crate) ignored: Vec<Pointer>,
-    /// Each has the name of a field of the policy.
+    /// Each has the name of a policy field.
     pub(crate) durations: Vec<(Ident, Duration)>,
     pub(crate) wait: Option<Wait>,
     pub(crate) on_error: Option<Choice>,
@@ -55,14 +55,14 @@ pub(crate) struct Args {
     pub(crate) crate_path: Option<Path>,
 }
 
-/// One of several words: the word as typed, and the variant that it names.
+/// A choice between several words: the word as typed, and the variant it stands for.
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) word: Ident,
     pub(crate) variant: &'static str,
 }
 
-/// A JSON pointer; of a top-level one also the name.
+/// A JSON pointer, and the argument's name if it is a top-level one.
 #[derive(Debug)]
 pub(crate) struct Pointer {
     pub(crate) pointer: String,
@@ -75,11 +75,11 @@ pub(crate) enum Wait {
     UpTo(Duration),
 }
 
-/// What becomes of a call in doubt.
+/// What happens to a call in doubt.
 pub(crate) enum OnDoubt {
     Fail,
     Rerun,
-    /// The function that finds out.
+    /// The function that verifies a call in doubt.
     Verify(Box<Path>),
 }
 
@@ -89,7 +89,7 @@ impl Args {
         self.durations.iter().find(|(option, _)| option == name)
     }
 
-    /// Parses all options; the errors of all of them are reported together.
+    /// Parses all options, and reports the errors of all of them together.
     pub(crate) fn parse(tokens: TokenStream) -> syn::Result<Self> {
         (|input: ParseStream<'_>| {
             let mut args = Self::default();
@@ -198,7 +198,7 @@ fn skip_to_comma(input: ParseStream<'_>) -> syn::Result<()> {
     Ok(())
 }
 
-/// `= value`. A value that is not there, or does not parse, is reported on the option's name.
+/// Parses `= value`. A missing or malformed value is reported on the option's name.
 fn value<T: Parse>(
     input: ParseStream<'_>,
     name: &Ident,
@@ -218,7 +218,7 @@ fn wrong(name: &Ident, found: &str, expected: &str, hint: &str) -> syn::Error {
     diagnostics::wrong_value(name.span(), &name.to_string(), found, expected, hint)
 }
 
-/// The part of the remaining options that belongs to this one.
+/// The part of the remaining input that belongs to this option.
 fn first(found: &str) -> &str {
     found.split(',').next().unwrap_or(found).trim()
 }

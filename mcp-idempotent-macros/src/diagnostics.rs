@@ -1,4 +1,4 @@
-//! What the macro says about a wrong use: what it found, what it expected, what to type.
+//! The macro's errors for wrong uses: what it found, what it expected, what to type.
 
 use proc_macro2::Span;
 use quote::ToTokens;
@@ -84,7 +84,7 @@ pub(crate) fn local_tool(at: &impl ToTokens) -> Error {
     Error::new_spanned(
         at,
         "expected a tool whose future is `Send`, found `#[tool(local)]`\n\
-         an execution goes on in a task of its own when its caller goes away; remove `local`",
+         a running call moves to its own task when its caller disconnects; remove `local`",
     )
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn heartbeat_too_long(at: &impl ToTokens) -> Error {
     Error::new_spanned(
         at,
         "expected a heartbeat of at most half the lease, found a longer one\n\
-         one renewal that is lost would end the lease; shorten `heartbeat`, or remove it for a \
+         a single lost renewal would end the lease; shorten `heartbeat`, or remove it for a \
          third of the lease",
     )
 }
@@ -226,7 +226,8 @@ pub(crate) fn list(names: &[&str]) -> String {
     text
 }
 
-/// Whether one is the other with a small slip: case, `-` for `_`, an `s` more, a letter wrong.
+/// Whether one differs from the other by a small slip: case, `-` for `_`, an extra `s`, one wrong
+/// letter.
 fn is_near(found: &str, known: &str) -> bool {
     let found = found.to_lowercase().replace('-', "_");
     if found == known || known.starts_with(&found) || found.starts_with(known) {

@@ -1,5 +1,5 @@
-//! From the annotated method to two: the original under another name, and a wrapper of a few lines
-//! that calls the runtime.
+//! Turns the annotated method into two: the original under another name, and a wrapper of a few
+//! lines that calls the runtime.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn parse(args: TokenStream, function: &ImplItemFn) -> syn::Result<(Args, Target)
     }
 }
 
-/// What options and method say only together.
+/// Checks that options and method agree with each other.
 fn check(args: &Args, target: &Target) -> syn::Result<()> {
     let mut errors = Errors::default();
     let transaction = target.is_transaction();
@@ -87,7 +87,7 @@ fn check(args: &Args, target: &Target) -> syn::Result<()> {
     errors.into_result()
 }
 
-/// What durations say only together.
+/// Checks that durations agree with each other.
 fn check_durations(args: &Args, errors: &mut Errors) {
     if let (Some((name, heartbeat)), Some((_, lease))) =
         (args.duration("heartbeat"), args.duration("lease"))
@@ -112,12 +112,12 @@ fn check_durations(args: &Args, errors: &mut Errors) {
     }
 }
 
-/// The errors, and a method in the place of the wrapper, so that what `#[tool_router]` generated
-/// gives no errors of its own.
+/// The errors, and a method in place of the wrapper, so that the code from `#[tool_router]` causes
+/// no errors of its own.
 fn stub(error: &Error, mut function: ImplItemFn) -> TokenStream {
     let error = error.to_compile_error();
     let Some(index) = function.attrs.iter().position(target::is_tool) else {
-        // `#[tool]` has run already, or there is none: the method has the name it is called by.
+        // `#[tool]` has already run, or is missing: the method already has the name that is called.
         let takes_connection = function.sig.inputs.iter().any(|input| {
             matches!(input, FnArg::Typed(parameter)
                 if matches!(&*parameter.ty, syn::Type::Reference(_)))
@@ -200,7 +200,7 @@ fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
     quote!(#runtime::ToolOptions { #(#fields,)* ..#runtime::ToolOptions::#base })
 }
 
-/// The fields of the policy that differ.
+/// The policy fields that this tool overrides.
 fn policy(args: &Args, runtime: &Path) -> Vec<TokenStream> {
     let mut fields = Vec::new();
     let mut field = |name: &str, value: TokenStream| {
@@ -264,7 +264,7 @@ fn duration_tokens(duration: Duration) -> TokenStream {
     quote!(::core::time::Duration::new(#seconds, #nanos))
 }
 
-/// The input schema that rmcp would find without us.
+/// The input schema that rmcp would find without this macro.
 fn author_schema(target: &Target, runtime: &Path) -> TokenStream {
     match (&target.tool.input_schema, &target.input) {
         (Some(schema), _) => schema.to_token_stream(),
@@ -273,8 +273,8 @@ fn author_schema(target: &Target, runtime: &Path) -> TokenStream {
     }
 }
 
-/// `#[tool(…)]` as the author wrote it, with our entry in `meta` and, where a key argument is
-/// added, our property in `input_schema`.
+/// `#[tool(…)]` as the author wrote it, with our entry in `meta`. If a key argument is added, its
+/// property is in `input_schema`.
 fn tool(args: &Args, target: &Target, runtime: &Path, options: &Ident) -> TokenStream {
     let path = &target.tool.path;
     let mut list: Vec<TokenStream> = Vec::new();
@@ -321,7 +321,7 @@ fn wrapper(args: &Args, target: &Target, runtime: &Path, options: &Ident) -> Tok
         None => (quote!(#runtime::CallToolResponse), None),
     };
     let arguments = target.parameters.iter().map(|parameter| match parameter {
-        // Located at the type, so that a mismatch is reported where the author can mend it.
+        // Uses the type's span, so that a mismatch is reported where the author can fix it.
         Parameter::Connection(ty) => {
             let span = Span::mixed_site().located_at(ty.span());
             Ident::new("connection", span).into_token_stream()
@@ -349,7 +349,7 @@ fn wrapper(args: &Args, target: &Target, runtime: &Path, options: &Ident) -> Tok
         (quote!(run_under_lease), None, Some(quote!(#verify,)))
     };
     let original = &target.original.sig.ident;
-    // Located at the return type, where a result that is none of a tool is to be mended.
+    // Uses the return type's span, where a result that is not a tool result has to be fixed.
     let at_output = match &target.original.sig.output {
         ReturnType::Type(_, ty) => Span::mixed_site().located_at(ty.span()),
         ReturnType::Default => Span::mixed_site(),
@@ -378,14 +378,14 @@ fn wrapper(args: &Args, target: &Target, runtime: &Path, options: &Ident) -> Tok
     }
 }
 
-/// The author's function for calls in doubt, as the runtime calls it.
+/// The author's verify function, as the runtime calls it.
 fn verify(args: &Args, runtime: &Path) -> TokenStream {
     let Some((_, OnDoubt::Verify(function))) = &args.on_doubt else {
         return quote!(::core::option::Option::None);
     };
     let local = |name: &str| Ident::new(name, Span::mixed_site());
     let (server, call) = (local("server"), local("call"));
-    // Located at the path, where a function of another kind is to be mended.
+    // Uses the path's span, where a function with another signature has to be fixed.
     let span = Span::mixed_site().located_at(function.span());
     let asked = quote_spanned!(span=> #function(#server, #call).await);
     quote! {

@@ -1,5 +1,5 @@
-//! The `#[idempotent]` attribute. `mcp-idempotent-tower` re-exports it, with its documentation;
-//! depend on that crate.
+//! The `#[idempotent]` attribute. Depend on `mcp-idempotent-tower`, which re-exports it with its
+//! documentation.
 
 mod args;
 mod diagnostics;

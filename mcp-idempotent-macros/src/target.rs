@@ -1,4 +1,4 @@
-//! The annotated method, taken apart.
+//! Parses the annotated method.
 
 use quote::format_ident;
 use syn::{
@@ -10,41 +10,41 @@ use syn::{
 use crate::diagnostics::{self, Errors};
 
 pub(crate) struct Target {
-    /// The method as written, but for its name and the attributes that stay behind.
+    /// The method as written, except for its new name and without `#[tool]`.
     pub(crate) original: ImplItemFn,
     /// The tool's name in Rust.
     pub(crate) name: Ident,
-    /// Documentation and `cfg`: both methods have them.
+    /// Documentation and `cfg` attributes, which both methods get.
     pub(crate) shared: Vec<Attribute>,
     pub(crate) tool: Tool,
     pub(crate) receiver: Receiver,
     pub(crate) parameters: Vec<Parameter>,
-    /// The type in which rmcp finds the input schema.
+    /// The type that rmcp reads the input schema from.
     pub(crate) input: Option<Type>,
-    /// The type in which rmcp finds the output schema.
+    /// The type that rmcp reads the output schema from.
     pub(crate) output: Option<Type>,
-    /// Whether calling the method gives a future.
+    /// Whether calling the method returns a future.
     pub(crate) is_async: bool,
 }
 
 pub(crate) enum Parameter {
-    /// The `&mut` one.
+    /// The `&mut` parameter.
     Connection(Type),
-    /// One that rmcp extracts from the call.
+    /// A parameter that rmcp extracts from the call.
     Extracted(Type),
 }
 
 /// The `#[tool(…)]` attribute.
 pub(crate) struct Tool {
     pub(crate) path: Path,
-    /// What is passed on as it is.
+    /// The options that are passed on unchanged.
     pub(crate) options: Vec<Meta>,
     pub(crate) meta: Option<Expr>,
     pub(crate) input_schema: Option<Expr>,
 }
 
 impl Target {
-    /// Takes the method apart; everything that is wrong with it is reported together.
+    /// Parses the method, and reports everything that is wrong with it together.
     pub(crate) fn parse(mut function: ImplItemFn) -> syn::Result<Self> {
         let name = function.sig.ident.clone();
         let Some(tool) = take_tool(&mut function) else {
@@ -103,7 +103,7 @@ impl Target {
         })
     }
 
-    /// The parameter that takes the attempt of lease mode.
+    /// The `Attempt` parameter of lease mode.
     pub(crate) fn attempt(&self) -> Option<&Type> {
         self.parameters
             .iter()
@@ -120,7 +120,7 @@ impl Target {
     }
 }
 
-/// What the original method is called from now on.
+/// The new name of the original method.
 pub(crate) fn unprotected(name: &Ident) -> Ident {
     format_ident!("{name}_unprotected")
 }
@@ -169,7 +169,7 @@ impl Tool {
     }
 }
 
-/// rmcp takes an expression also in quotes.
+/// rmcp also accepts an expression in quotes.
 fn expression(value: Expr) -> syn::Result<Expr> {
     match &value {
         Expr::Lit(literal) => match &literal.lit {
@@ -234,7 +234,7 @@ fn parameters(function: &ImplItemFn, errors: &mut Errors) -> Vec<Parameter> {
     parameters
 }
 
-/// Without the parentheses and the invisible groups that other macros leave.
+/// Strips parentheses, and the invisible groups that other macros leave.
 fn bare(mut ty: &Type) -> &Type {
     loop {
         ty = match ty {
@@ -270,7 +270,7 @@ fn type_arguments(segment: &PathSegment) -> impl Iterator<Item = &Type> {
         })
 }
 
-/// The `T` of `Json<T>` and `Result<Json<T>, E>`: where rmcp looks for an output schema.
+/// The `T` of `Json<T>` or `Result<Json<T>, E>`, where rmcp looks for an output schema.
 fn json_of(ty: &Type) -> Option<&Type> {
     let segment = last_segment(ty)?;
     let first = type_arguments(segment).next()?;
@@ -283,8 +283,8 @@ fn json_of(ty: &Type) -> Option<&Type> {
     type_arguments(last_segment(first)?).next()
 }
 
-/// Whether a function that is not `async` returns a future: `Pin<Box<dyn Future<…>>>` as other
-/// macros leave it, `BoxFuture<'_, T>`, `impl Future<…>`.
+/// Whether a function that is not `async` returns a future: `Pin<Box<dyn Future<…>>>` (left by
+/// other macros), `BoxFuture<'_, T>` or `impl Future<…>`.
 fn returns_future(output: &ReturnType) -> bool {
     let ReturnType::Type(_, ty) = output else {
         return false;

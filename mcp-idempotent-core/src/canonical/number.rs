@@ -6,8 +6,8 @@ use serde_json::Number;
 
 /// Writes a number.
 ///
-/// Only the methods that serde_json has with and without `arbitrary_precision` are used here, and
-/// they agree on every number that both builds can parse.
+/// Uses only methods that serde_json has both with and without `arbitrary_precision`. They agree on
+/// every number that both builds can parse.
 pub(super) fn write_number(number: &Number, text: &mut String) {
     if let Some(integer) = number.as_u64() {
         write_integer(integer, text);
@@ -26,7 +26,7 @@ fn write_integer(integer: impl Display, text: &mut String) {
 }
 
 fn write_double(double: f64, text: &mut String) {
-    /// 2^63 and 2^64: the ends of `i64` and `u64`, which are no doubles themselves.
+    /// 2^63 and 2^64, one past the ends of `i64` and `u64`, which are not doubles themselves.
     const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
     const TWO_TO_64: f64 = 18_446_744_073_709_551_616.0;
 
@@ -46,14 +46,15 @@ fn write_double(double: f64, text: &mut String) {
     }
 }
 
-/// Writes a number that no double can hold; there is one only under `arbitrary_precision`.
+/// Writes a number that no double can hold. Such numbers exist only under `arbitrary_precision`.
 ///
-/// All digits are kept, in the form that ECMAScript has for large numbers, so that equal values
-/// have equal texts and others have not: `1e+400`, `-1.5e+309`. No double has such a text.
+/// All digits are kept, in ECMAScript's form for large numbers (`1e+400`, `-1.5e+309`), so that
+/// equal values have equal texts and different values have different texts. No double has such a
+/// text.
 fn write_huge(source: &str, text: &mut String) {
     if write_normalised(source, text).is_none() {
-        // The exponent is no `i64`. No normalised text is like that, so the only loss is that two
-        // spellings of such a number differ.
+        // The exponent does not fit an `i64`, so the source text is kept. No normalised text looks
+        // like that. The only loss is that two spellings of such a number differ.
         text.push_str(source);
     }
 }

@@ -2,16 +2,17 @@
 
 use std::cmp::Ordering;
 
-/// Whether all names stand in canonical order.
+/// Whether all names are in canonical order.
 pub(super) fn is_in_utf16_order<'a>(names: impl Iterator<Item = &'a String>) -> bool {
     names.is_sorted_by(|one, other| utf16_order(one, other).is_lt())
 }
 
-/// Compares by UTF-16 code units, without making any.
+/// Compares by UTF-16 code units, without encoding to UTF-16.
 ///
-/// UTF-8 orders by code points. UTF-16 differs in one thing: characters from U+10000 on are
-/// written with surrogates (0xD800 to 0xDFFF) and so come before U+E000 to U+FFFF. The first
-/// bytes of these two groups, 0xF0 and up against 0xEE and 0xEF, occur nowhere else in UTF-8.
+/// UTF-8 orders by code points. UTF-16 differs in one respect: characters from U+10000 on are
+/// encoded as surrogates (0xD800 to 0xDFFF), so they come before U+E000 to U+FFFF. In UTF-8 only
+/// these two groups start with a byte of 0xEE or more: 0xF0 and up for the first, 0xEE and 0xEF for
+/// the second.
 pub(super) fn utf16_order(one: &str, other: &str) -> Ordering {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     match one

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 /// Whether `text` is a JSON pointer (RFC 6901): empty, or tokens that each start with `/`, with
 /// `~0` for `~` and `~1` for `/` and no other use of `~`.
 ///
-/// `idempotency_key` is none: it lacks the leading `/`. A text that is no pointer finds nothing,
-/// so check what an author has written when the server is built.
+/// `idempotency_key` is not one: it lacks the leading `/`. A text that is not a pointer finds
+/// nothing, so check an author's pointers when the server is built.
 #[must_use]
 pub fn is_json_pointer(text: &str) -> bool {
     (text.is_empty() || text.starts_with('/'))
@@ -18,7 +18,7 @@ pub fn is_json_pointer(text: &str) -> bool {
             .all(|after| after.starts_with(['0', '1']))
 }
 
-/// The value that a pointer of at least one token points at.
+/// The value at a pointer of at least one token.
 pub(super) fn find<'a>(arguments: &'a Map<String, Value>, pointer: &str) -> Option<&'a Value> {
     if !is_json_pointer(pointer) {
         return None;
@@ -32,7 +32,7 @@ pub(super) fn find<'a>(arguments: &'a Map<String, Value>, pointer: &str) -> Opti
     })
 }
 
-/// `~1` goes first: `~01` is `~1`, not `/`.
+/// `~1` is replaced first, so that `~01` becomes `~1` and not `/`.
 fn unescaped(token: &str) -> Cow<'_, str> {
     if token.contains('~') {
         token.replace("~1", "/").replace("~0", "~").into()

@@ -1,12 +1,12 @@
-//! Strings, escaped as little as JSON allows.
+//! Strings, with as few escapes as JSON allows.
 
 use std::fmt::Write as _;
 
-/// How many bytes are looked at in one go; the compiler makes vector instructions of it.
+/// How many bytes are checked in one go. The compiler vectorises this.
 const STRIDE: usize = 32;
 
-/// Writes a string with its quotes. Escaped are the quote, the backslash and the control
-/// characters below U+0020: in two characters where JSON has such an escape, else as `\u00xx`.
+/// Writes a string with its quotes. It escapes the quote, the backslash and the control characters
+/// below U+0020, with JSON's two-character escape if there is one, otherwise as `\u00xx`.
 pub(super) fn write_string(string: &str, text: &mut String) {
     text.push('"');
     let mut rest = string;
@@ -27,7 +27,7 @@ fn first_to_escape(bytes: &[u8]) -> Option<usize> {
     let is_escaped = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\';
     let mut chunks = bytes.chunks(STRIDE).enumerate();
     let (index, chunk) = chunks.find(|(_, chunk)| {
-        // No early exit within a chunk, or it could not be vectorised.
+        // No early exit within a chunk, because that would prevent vectorisation.
         chunk
             .iter()
             .fold(false, |found, byte| found | is_escaped(*byte))

@@ -10,13 +10,13 @@ use super::{
     string::write_string,
 };
 
-/// Enough for most calls, so that the text is seldom moved while it grows.
+/// Enough for most calls, so that the text is seldom reallocated.
 const FIRST_CAPACITY: usize = 256;
 
 /// The canonical text of `arguments` without what `left_out` refers to.
 ///
-/// What is left out is known by its address, which no two values of one tree share. The open
-/// containers are kept on the heap: a value that a program has built can be deeper than a
+/// Left-out values are recognised by address, which no two values of one tree share. Open
+/// containers are kept on the heap, because a value that a program has built can be deeper than a
 /// thread's stack.
 pub(super) fn canonical_text(arguments: &Map<String, Value>, left_out: &[&Value]) -> String {
     let mut text = String::with_capacity(FIRST_CAPACITY);
@@ -35,11 +35,11 @@ pub(super) fn canonical_text(arguments: &Map<String, Value>, left_out: &[&Value]
     }
 }
 
-/// A container whose opening bracket is written, and what is still to be written of it.
+/// A container whose opening bracket is written, and its unwritten rest.
 enum Container<'a> {
     Array(slice::Iter<'a, Value>),
     Object(map::Iter<'a>),
-    /// An object whose map does not keep its members in canonical order.
+    /// An object whose map is not in canonical order.
     Sorted(vec::IntoIter<(&'a String, &'a Value)>),
 }
 
@@ -49,8 +49,8 @@ impl<'a> Container<'a> {
         Self::Array(elements.iter())
     }
 
-    /// A map is ordered by bytes, or by insertion under `serde_json/preserve_order`. The first is
-    /// nearly always the canonical order already, and looking is cheaper than sorting.
+    /// A map is ordered by bytes, or by insertion under `serde_json/preserve_order`. Byte order is
+    /// nearly always canonical already, and checking is cheaper than sorting.
     fn open_object(members: &'a Map<String, Value>, text: &mut String) -> Self {
         text.push('{');
         if is_in_utf16_order(members.keys()) {
@@ -68,7 +68,7 @@ impl<'a> Container<'a> {
         }
     }
 
-    /// Writes up to the end, or up to and with the opening bracket of a container within.
+    /// Writes up to the end, or up to and including the opening bracket of a nested container.
     fn write_until_inner(&mut self, text: &mut String, left_out: &[&Value]) -> Option<Self> {
         match self {
             Self::Array(elements) => elements.find_map(|element| {
@@ -114,7 +114,7 @@ fn write_value<'a>(value: &'a Value, text: &mut String) -> Option<Container<'a>>
     None
 }
 
-/// A comma before all but the first: no written value ends in an opening bracket.
+/// Writes a comma unless this is the first item. No written value ends in an opening bracket.
 fn write_comma(text: &mut String) {
     if !matches!(text.as_bytes().last(), Some(b'[' | b'{')) {
         text.push(',');

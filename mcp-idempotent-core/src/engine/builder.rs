@@ -16,7 +16,7 @@ pub struct EngineBuilder<S> {
     application: Application,
     store: S,
     secret: Option<Secret>,
-    /// None: it does not change. Some(None): there was none.
+    /// `None`: the secret does not change. `Some(None)`: there was no secret before.
     previous_secret: Option<Option<Secret>>,
     previous_application: Option<Application>,
     rotation_period: Duration,
@@ -39,60 +39,62 @@ impl<S: Store> EngineBuilder<S> {
         }
     }
 
-    /// Turns record ids and fingerprints into keyed hashes. All processes that share the store
-    /// need the same secret: under another one no earlier record is found, and a retry would run
-    /// again. The store therefore keeps a check value of the secret, or of having none, and a
-    /// process that has another one refuses every call: at
-    /// [`verify_secret`](Engine::verify_secret), with its first call, and, where the store's value
-    /// has changed since, after [`SECRET_CHECKED_EVERY`](Engine::SECRET_CHECKED_EVERY) with calls.
+    /// Turns record ids and fingerprints into keyed hashes. All processes that share the store need
+    /// the same secret: under another one no earlier record is found, and a retry would run again.
+    ///
+    /// Therefore the store keeps a check value of the secret, or of having none. A process with
+    /// another secret refuses every call. It notices at [`verify_secret`](Engine::verify_secret) or
+    /// with its first call. If the store's value changes later, a process that serves calls notices
+    /// within [`SECRET_CHECKED_EVERY`](Engine::SECRET_CHECKED_EVERY).
     #[must_use]
     pub fn with_secret(mut self, secret: Secret) -> Self {
         self.secret = Some(secret);
         self
     }
 
-    /// Replaces a secret while calls are served: this is the one before, or `None` where there was
-    /// none. Each call is then looked up and locked under both, so that processes with the previous
-    /// secret alone may serve beside this one, in a rolling deploy, and every call still has one
-    /// record that all of them find.
+    /// Replaces a secret while calls are served. `previous` is the old secret, or `None` if there
+    /// was none. Each call is then looked up and locked under both secrets. So in a rolling deploy,
+    /// processes that only know the previous secret may serve beside this one, and every call still
+    /// has one record that all of them find.
     ///
-    /// The first process that has it says so in the store. From then on a process with the new
-    /// secret alone is refused until no process with the previous one alone was seen for
-    /// [the period](Self::with_rotation_period). The first one that is not takes the new secret over
-    /// for good, and processes with the previous one alone are refused. The steps for an operator
-    /// are in `docs/operating.md`, "Introducing or changing the secret".
+    /// The first process with a previous secret announces the change in the store. From then on, a
+    /// process with only the new secret is refused until no process with only the previous one has
+    /// been seen for [the period](Self::with_rotation_period). The first process that is not
+    /// refused makes the new secret permanent, and processes with only the previous one are
+    /// refused. The steps for an operator are in `docs/operating.md`, "Introducing or changing the
+    /// secret".
     ///
-    /// Meanwhile a call costs up to two more writes in lease mode, and up to four in transaction
-    /// mode. A call that is in doubt has two records.
+    /// During the change a call costs up to two more writes in lease mode, and up to four in
+    /// transaction mode. A call in doubt has two records.
     #[must_use]
     pub fn with_previous_secret(mut self, previous: impl Into<Option<Secret>>) -> Self {
         self.previous_secret = Some(previous.into());
         self
     }
 
-    /// Renames an application while calls are served, as
-    /// [`with_previous_secret`](Self::with_previous_secret) replaces a secret. Both may be given;
-    /// without that one the secret stays as it is.
+    /// Renames an application while calls are served, in the same way as
+    /// [`with_previous_secret`](Self::with_previous_secret) replaces a secret. Both may be given.
+    /// Without a previous secret, the secret stays the same.
     ///
-    /// Nothing in the store says when the previous name may be dropped: when one retention has
-    /// passed since the last process without the new one ended.
+    /// The store does not say when you may drop the previous name. You may drop it one retention
+    /// after the last process without the new name has ended.
     #[must_use]
     pub fn with_previous_application(mut self, previous: impl Into<Application>) -> Self {
         self.previous_application = Some(previous.into());
         self
     }
 
-    /// For how long records are kept that were made under the previous secret: the longest
-    /// retention of any tool, its tombstones included. A tool that keeps its results for longer is
-    /// refused while a secret is replaced. Default: 24 hours, which is the default retention.
+    /// How long records made under the previous secret are kept: the longest retention of any tool,
+    /// including its tombstones. While a secret is replaced, tools that keep their results for
+    /// longer are refused. Default: 24 hours, which is the default retention.
     #[must_use]
     pub const fn with_rotation_period(mut self, period: Duration) -> Self {
         self.rotation_period = period;
         self
     }
 
-    /// How many calls may wait for a running one, per key and in this process. More are refused
-    /// as `idempotency_too_many_waiting`. Defaults: 4096 and 65 536.
+    /// How many calls may wait for a running one, per key and in this process. Further calls are
+    /// refused as `idempotency_too_many_waiting`. Defaults: 4096 and 65 536.
     #[must_use]
     pub const fn with_waiter_limits(mut self, per_key: usize, per_process: usize) -> Self {
         self.waiters = WaiterLimits {
@@ -102,7 +104,7 @@ impl<S: Store> EngineBuilder<S> {
         self
     }
 
-    /// The engine.
+    /// Builds the engine.
     #[must_use]
     pub fn build(self) -> Engine<S> {
         let changes = self.previous_secret.is_some() || self.previous_application.is_some();

@@ -26,14 +26,15 @@ use crate::{
 };
 
 /// The first pause between two claims of a key that another process holds. It doubles up to
-/// [`LONGEST_PAUSE`]: short enough to follow a fast call, long enough to cost other keys nothing.
+/// [`LONGEST_PAUSE`]. The pauses are short enough to follow a fast call, and long enough not to
+/// slow down other keys.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a claim is repeated that the database refused to serialise.
+/// How often a claim is repeated if the database refused to serialise it.
 const CLAIM_REPEATS: u32 = 3;
 
-/// What a call's mode and policy make of what is in its way.
+/// How a call's mode and policy treat obstacles.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
     pub(super) mode: Mode,
@@ -41,10 +42,10 @@ pub(super) struct Rules {
     pub(super) on_doubt: OnDoubt,
 }
 
-/// How a call goes on.
+/// How a call continues.
 pub(super) enum Led<C> {
     Answer(Answer),
-    /// The store is away, and the policy says to run all the same.
+    /// The store is unavailable, and the policy lets the handler run all the same.
     FailOpen,
     /// The claim is held.
     Claimed(C, Box<Lead>),
@@ -67,7 +68,7 @@ impl Patience {
     fn of(wait: Wait) -> Self {
         let (patient, bound) = match wait {
             Wait::UpTo(bound) => (true, bound),
-            // While a leader claims, everybody waits for what it finds: a caller that does not
+            // While a leader claims, all callers wait for what it finds. A caller that does not
             // want to wait for the handler still wants the record.
             Wait::Reject => (false, Wait::CLAIM_BOUND),
         };
@@ -82,7 +83,7 @@ impl Patience {
 }
 
 impl<S: Store> Engine<S> {
-    /// Leads or joins, and claims with `claim_with`.
+    /// Leads or joins. A leader claims with `claim_with`.
     pub(super) async fn lead<C, F>(
         &self,
         request: &Request<'_>,
@@ -163,7 +164,8 @@ impl<S: Store> Engine<S> {
                     let Ok(Ok(woken)) = woken else {
                         return refusal::in_progress().into();
                     };
-                    // A right that was withdrawn while the caller waited counts.
+                    // Ask again, because the permission may have been withdrawn while the caller
+                    // waited.
                     let checked = request.check().await;
                     match woken {
                         Wake::Lead(leader) => {
@@ -182,8 +184,8 @@ impl<S: Store> Engine<S> {
                 }
             }
         };
-        // In a box: a call that waits, of which there may be thousands, does not pay for what only a
-        // leader does.
+        // Boxed, so that a waiting call (there may be thousands) does not carry the state that only
+        // a leader needs.
         Box::pin(self.claim(leader, request, observed, patience, rules, claim_with)).await
     }
 
@@ -216,7 +218,8 @@ impl<S: Store> Engine<S> {
                 Ok(Claimed::Found(record)) => Ok(Claimed::Found(record)),
                 Err(error) => Err(error),
             };
-            // A right that was withdrawn while another process held the key counts.
+            // Ask again, because the permission may have been withdrawn while another process held
+            // the key.
             if waiting.is_some()
                 && ends_the_wait(&claimed)
                 && let Err(refusal) = request.check().await
@@ -236,7 +239,8 @@ impl<S: Store> Engine<S> {
                     return Led::Claimed(held, Box::new(lead));
                 }
                 Ok(Claimed::Conflict) => {
-                    // Whoever waits here may be the rightful one: each asks for itself.
+                    // One of the waiting calls may be the one that holds the key. Each asks the
+                    // store itself.
                     leader.step_down();
                     return refusal::conflict().into();
                 }
@@ -258,12 +262,12 @@ impl<S: Store> Engine<S> {
                     repeats += 1;
                     continue;
                 }
-                // The call was seen to run elsewhere: nothing may be said of its effect, and nothing
-                // may run beside it.
+                // The call was seen running elsewhere. Nothing is known about its effect, and
+                // nothing may run beside it.
                 Err(error) if waiting.is_some() && error.is_transient() => {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
-                        "idempotency store failed while a call waited for one that runs elsewhere"
+                        "the idempotency store failed while a call waited for one that is running elsewhere"
                     );
                     leader.fail();
                     return refusal::in_progress().into();
@@ -271,7 +275,7 @@ impl<S: Store> Engine<S> {
                 Err(error) if rules.fail_open && error.is_transient() => {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
-                        "idempotency store failed; the handler runs without any protection"
+                        "the idempotency store failed; the handler runs without any protection"
                     );
                     leader.step_down();
                     return Led::FailOpen;
@@ -293,7 +297,7 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// What a waiter is told by what its leader found or made.
+/// The answer to a waiting call, by what its leader found or did.
 fn joined(wake: Wake, identity: &Identity, rules: Rules) -> Answer {
     let refusal = match wake {
         Wake::Record(record) => {
@@ -309,7 +313,8 @@ fn joined(wake: Wake, identity: &Identity, rules: Rules) -> Answer {
     refusal.into()
 }
 
-/// Somebody has to look, and cannot find the record without its id: a crash leaves no other line.
+/// Logs the record id. After a crash this is the only line from which an operator can find the
+/// record.
 fn warn_of_doubt(record: &Record, request: &Request<'_>) {
     let identity = &request.identity;
     if let RecordState::InDoubt {
@@ -328,7 +333,7 @@ fn warn_of_doubt(record: &Record, request: &Request<'_>) {
     }
 }
 
-/// Whether a caller that waited for another process has its turn or its answer.
+/// Whether a caller that waited for another process now has the claim or an answer.
 fn ends_the_wait<C>(claimed: &Result<Claimed<C>, StoreError>) -> bool {
     match claimed {
         Ok(Claimed::New(_) | Claimed::Conflict) => true,

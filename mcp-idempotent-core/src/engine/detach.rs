@@ -1,4 +1,4 @@
-//! An execution outlives its caller.
+//! A running attempt outlives its caller.
 
 use std::{
     future::Future,
@@ -9,11 +9,11 @@ use std::{
 use tokio::runtime::Handle;
 use tracing::Instrument as _;
 
-/// Runs a future in the caller's task, and moves it to a task of its own when the caller is
-/// dropped before it has ended: a timeout above, or a client that went away, must not stop a
-/// handler halfway or the record from being written.
+/// Runs a future in the caller's task. If it is dropped before it has ended, it moves to a task of
+/// its own. A timeout around the call, or a client that disconnects, must not stop a handler
+/// halfway or prevent the record from being written.
 ///
-/// It is not spawned up front because rmcp ties requests from server to client to the calling
+/// It is not spawned up front, because rmcp ties requests from server to client to the calling
 /// task.
 #[must_use = "futures do nothing unless polled"]
 pub struct DetachOnDrop<T: Send + 'static> {
@@ -34,7 +34,7 @@ impl<T: Send + 'static> Future for DetachOnDrop<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let Some(future) = self.future.as_mut() else {
-            // Polled after it ended; like any finished future it has nothing more to say.
+            // Polled after it has ended, which has no defined result.
             return Poll::Pending;
         };
         let output = std::task::ready!(future.as_mut().poll(cx));
@@ -45,7 +45,7 @@ impl<T: Send + 'static> Future for DetachOnDrop<T> {
 
 impl<T: Send + 'static> Drop for DetachOnDrop<T> {
     fn drop(&mut self) {
-        // While panicking the future may be in the middle of its own poll.
+        // If this thread is panicking, the future may be in the middle of its own poll.
         if std::thread::panicking() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Joining: within one process, duplicates of one call wait in memory on one attempt.
+//! Joining: duplicates of a call within one process wait in memory for one attempt.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Which round of a multi round-trip call this is: a digest of what the client sent back, `None`
-/// for the first. It decides who joins whom, and is no part of identity.
+/// for the first round. It decides which calls join each other, and is not part of identity.
 pub type Round = Option<[u8; 32]>;
 
 /// How many calls may wait.
@@ -29,8 +29,9 @@ pub(super) struct WaiterLimits {
 
 const SHARDS: usize = 16;
 
-/// How often in a row a waiter claims anew after an attempt that left no record. The rest are then
-/// told to retry, so that one failing call cannot hold a queue for a wait bound each.
+/// How many times in a row a waiting call claims anew after an attempt that left no record. The
+/// rest are then told to retry, so that a call that keeps failing cannot make its whole queue wait
+/// one attempt after another.
 const SUCCESSIONS: u8 = 2;
 
 pub(super) struct Flights {
@@ -71,7 +72,7 @@ pub(super) enum Entry {
     Full,
 }
 
-/// A place in the queue. Dropping it leaves.
+/// A place in the queue. Dropping it leaves the queue.
 pub(super) struct Waiting {
     pub(super) wake: oneshot::Receiver<Wake>,
     _counted: Arc<()>,
@@ -80,15 +81,15 @@ pub(super) struct Waiting {
 pub(super) enum Wake {
     /// The caller leads now, and claims anew.
     Lead(Leader),
-    /// A record decides.
+    /// There is a record, and it decides the answer.
     Record(Record),
-    /// The round asked for more input; this is what it answered.
+    /// The round asked for more input, with this answer.
     InputRequired(Bytes),
-    /// Another call runs under this key.
+    /// A different call is running under this key.
     Conflict,
-    /// The call runs, and the caller did not want to wait.
+    /// The call is running, and the caller did not want to wait.
     InProgress,
-    /// Those ahead left no record, twice in a row.
+    /// The calls ahead left no record too many times in a row.
     GaveUp,
 }
 
@@ -116,8 +117,8 @@ impl Flights {
             );
             return Entry::Lead(Leader::new(self, ticket.id));
         };
-        // Until the leader holds the claim, a record may exist that proves it the odd one out:
-        // only a call that runs is a reason to refuse another.
+        // Until the leader holds the claim, there may be a record that this ticket matches and the
+        // leader does not. So only a running call is a reason to refuse another one.
         if flight.running {
             if flight.fingerprint != ticket.fingerprint {
                 return Entry::Conflict;
@@ -147,12 +148,12 @@ impl Flights {
         })
     }
 
-    /// How many calls wait, over all keys.
+    /// How many calls are waiting, over all keys.
     pub(super) fn waiting(&self) -> usize {
         Arc::strong_count(&self.waiting) - 1
     }
 
-    /// Whether a call of this record is known to run.
+    /// Whether a call of this record is known to be running.
     pub(super) fn is_running(&self, id: RecordId) -> bool {
         self.shard(id).get(&id).is_some_and(|flight| flight.running)
     }
@@ -165,13 +166,13 @@ impl Flights {
     }
 }
 
-/// The caller that claims and runs for all who wait on its key. Dropping it passes the lead on.
+/// The caller that claims and runs for all that wait on its key. Dropping it passes the lead on.
 pub(super) struct Leader {
     flights: Arc<Flights>,
     id: RecordId,
-    /// Whether it may have run the handler, so that its end without a record counts as a failure.
+    /// Whether it may have run the handler. If so, ending without a record counts as a failure.
     began: bool,
-    /// It does not lead any more: the flight of this key is gone, or somebody else's.
+    /// It no longer leads. The flight of this key is gone, or has another leader.
     ended: AtomicBool,
 }
 
@@ -185,14 +186,14 @@ impl Leader {
         }
     }
 
-    /// The claim is held; the handler runs next.
+    /// The claim is held, and the handler runs next.
     pub(super) fn running(&mut self) {
         self.began = true;
         self.found_running();
     }
 
-    /// The call runs, here or elsewhere: whoever asks something else under this key is refused
-    /// from here on, and so is who does not want to wait.
+    /// The call is running, here or elsewhere. From now on callers that ask for something else
+    /// under this key are refused, and so are callers that do not want to wait.
     pub(super) fn found_running(&self) {
         let mut refused = Vec::new();
         if let Some(flight) = self.flights.shard(self.id).get_mut(&self.id) {
@@ -213,7 +214,7 @@ impl Leader {
         send_all(refused);
     }
 
-    /// A record decides for everybody who waits.
+    /// A record decides for all waiting calls.
     pub(super) fn share(self, record: &Record) {
         if self.ends_already() {
             return;
@@ -226,8 +227,8 @@ impl Leader {
         }
     }
 
-    /// The round asked for more input: those of the same round get the same answer, the others
-    /// have their turn.
+    /// The round asked for more input. Waiting calls of the same round get the same answer. The
+    /// others get their turn.
     pub(super) fn input_required(self, response: &Bytes) {
         if self.ends_already() {
             return;
@@ -252,23 +253,23 @@ impl Leader {
         self.hand_over(next);
     }
 
-    /// The attempt left no record: one waiter claims anew, or all give up.
+    /// The attempt left no record. One waiting call claims anew, or all give up.
     pub(super) fn fail(self) {
         self.end_without_record(true);
     }
 
-    /// The caller leaves without having run anything: the next one leads.
+    /// The caller leaves without having run anything. The next one leads.
     pub(super) fn step_down(self) {
         self.end_without_record(false);
     }
 
-    /// The caller has lost its claim, and may go on for long: the next one leads, and finds out
-    /// where the key stands. Whatever comes of this caller decides for nobody else.
+    /// The caller has lost its claim but may run for long. The next one leads, and finds out the
+    /// state of the key. From now on this caller decides for no other call.
     pub(super) fn resign(&self) {
         self.end_without_record(false);
     }
 
-    /// Ends the lead. Answers whether it had ended before.
+    /// Ends the lead. Returns whether it had already ended.
     fn ends_already(&self) -> bool {
         self.ended.swap(true, Ordering::AcqRel)
     }
@@ -298,7 +299,7 @@ impl Leader {
 
     fn hand_over(&self, next: Option<oneshot::Sender<Wake>>) {
         if let Some(wake) = next {
-            // A receiver that is gone by now drops the new leader, which passes the lead on.
+            // If the receiver is gone, the new leader is dropped, which passes the lead on.
             drop(wake.send(Wake::Lead(Leader::new(&self.flights, self.id))));
         }
     }
@@ -310,7 +311,8 @@ impl Drop for Leader {
     }
 }
 
-/// Makes the first waiter that is still there the leader; removes the flight where there is none.
+/// Makes the first waiting call that is still there the leader. Removes the flight if there is
+/// none.
 fn succeed(shard: &mut HashMap<RecordId, Flight>, id: RecordId) -> Option<oneshot::Sender<Wake>> {
     let flight = shard.get_mut(&id)?;
     while let Some(waiter) = flight.queue.pop_front() {

@@ -1,4 +1,5 @@
-//! Running the author's handler: known to its task, bounded, and never the end of its caller.
+//! Running the author's handler. Its task knows which record it holds, its time is bounded, and its
+//! panic does not end the caller.
 
 use std::{cell::RefCell, fmt, future::Future, panic::AssertUnwindSafe, time::Duration};
 
@@ -8,8 +9,7 @@ use tracing::Instrument as _;
 use crate::{fingerprint::RecordId, telemetry::ObservedCall};
 
 tokio::task_local! {
-    /// The records whose handlers run in this task, so that a call that would wait for itself is
-    /// refused instead.
+    /// The records whose handlers run in this task. A call that would wait for itself is refused.
     static HELD: RefCell<Vec<RecordId>>;
 }
 
@@ -34,13 +34,13 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Whether a handler of this record runs in the task that asks.
+/// Whether a handler of this record runs in the current task.
 pub(super) fn is_held_by_this_task(id: RecordId) -> bool {
     HELD.try_with(|held| held.borrow().contains(&id))
         .unwrap_or(false)
 }
 
-/// Runs a handler of the record `id`, until `over_time` ends.
+/// Runs a handler of the record `id`, until `over_time` resolves.
 pub(super) async fn run<T>(
     id: RecordId,
     observed: &ObservedCall,
@@ -56,11 +56,11 @@ pub(super) async fn run<T>(
     bounded(over_time, HELD.scope(RefCell::new(held), handler)).await
 }
 
-/// Runs the handler of a call that nothing protects, until `over_time` ends.
+/// Runs the handler of an unprotected call, until `over_time` resolves.
 ///
 /// # Errors
 ///
-/// [`Interrupted`]; roll the transaction back.
+/// [`Interrupted`]. Roll the transaction back then.
 pub async fn bounded<T>(
     over_time: impl Future<Output = ()>,
     handler: impl Future<Output = T>,
@@ -72,7 +72,8 @@ pub async fn bounded<T>(
     }
 }
 
-/// Ends after the longest that a handler may hold its transaction; never where nothing says so.
+/// Resolves after `limit`, the longest time a handler may hold its transaction. Never resolves
+/// without a limit.
 pub async fn after(limit: Option<Duration>) {
     match limit {
         Some(limit) => tokio::time::sleep(limit).await,

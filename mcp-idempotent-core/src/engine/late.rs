@@ -14,13 +14,13 @@ use tokio::{
 use super::lent::{Borrowed, Closed, Lent, lock};
 use crate::store::{CallInfo, Claimed, End, Ended, StoreError, TransactionStore};
 
-/// Why a handler could not have a transaction beside its outside call.
+/// Why a handler could not get a transaction in addition to its outside call.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BeginError {
-    /// The call's lease is of another store, or of one without transactions.
+    /// The call's lease belongs to another store, or to a store without transactions.
     AnotherStore,
-    /// It was begun before: there is one for each attempt.
+    /// It was begun before. Each attempt has only one.
     BegunBefore,
     /// The attempt has ended, or its lease is lost.
     Ended,
@@ -31,9 +31,9 @@ pub enum BeginError {
 impl fmt::Display for BeginError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::AnotherStore => "the call's lease is of another store than the transaction",
+            Self::AnotherStore => "the call's lease belongs to another store than the transaction",
             Self::BegunBefore => {
-                "the call has begun its transaction before; there is one for each attempt"
+                "the call has already begun its transaction; there is one for each attempt"
             }
             Self::Ended => "the call has ended, or lost its lease",
             Self::Store(_) => "the store could not open a transaction",
@@ -50,12 +50,12 @@ impl std::error::Error for BeginError {
     }
 }
 
-/// A transaction that a handler may begin in the middle of its call. Its store's type is known only
-/// then.
+/// A transaction that a handler may begin in the middle of its call. Its store's type is only known
+/// when it begins.
 #[derive(Default)]
 pub struct LateTransaction {
     stage: Mutex<Stage>,
-    /// By when a handler that holds it has to return.
+    /// When the handler that holds it must have returned.
     limit: Mutex<Option<Instant>>,
     limited: Notify,
 }
@@ -69,21 +69,21 @@ enum Stage {
     Closed,
 }
 
-/// What a handler that has returned left of its transaction.
+/// What a handler left of its transaction when it returned.
 #[expect(
     clippy::exhaustive_enums,
-    reason = "the one who closes must end each of them"
+    reason = "the caller of `close` must end each of them"
 )]
 pub enum Left {
-    /// It began none.
+    /// It began no transaction.
     Nothing,
-    /// It is to be ended.
+    /// A transaction that must be ended.
     Transaction(Box<dyn Ending>),
     /// Something that the handler started still holds it.
     StillHeld,
 }
 
-/// A transaction of any store, back from its handler.
+/// A transaction of any store, given back by its handler.
 pub trait Ending: Send {
     /// Ends it; see [`TransactionStore::end`].
     fn end(self: Box<Self>, end: End) -> BoxFuture<'static, Ended>;
@@ -95,11 +95,11 @@ trait Lending: Send {
 }
 
 impl LateTransaction {
-    /// Opens it, in `store`.
+    /// Begins the transaction in `store`.
     ///
     /// # Errors
     ///
-    /// [`BeginError`]. After [`BeginError::Store`] it may be begun again.
+    /// [`BeginError`]. After [`BeginError::Store`] the handler may try again.
     pub async fn begin<S: TransactionStore>(
         &self,
         store: &Arc<S>,
@@ -113,7 +113,7 @@ impl LateTransaction {
                 Stage::Closed => return Err(BeginError::Ended),
             }
         }
-        // Whatever happens before the handler has it: another try is as good as this one.
+        // If anything fails before the handler has the transaction, it may begin again.
         let undo = Undo(&self.stage);
         let transaction = match store.begin(call, None).await {
             Ok(Claimed::New(transaction)) => transaction,
@@ -138,9 +138,9 @@ impl LateTransaction {
         Ok(borrowed)
     }
 
-    /// Ends when the handler has held the transaction for longer than its store allows.
+    /// Resolves when the handler has held the transaction for longer than its store allows.
     pub async fn over_time(&self) {
-        // Listening before looking: what changes in between is heard.
+        // Listen before looking, so that no change in between is missed.
         let mut limited = std::pin::pin!(self.limited.notified());
         limited.as_mut().enable();
         let limit = *lock(&self.limit);
@@ -155,12 +155,12 @@ impl LateTransaction {
         sleep_until(limit).await;
     }
 
-    /// Whether one was begun, and is not closed.
+    /// Whether a transaction was begun and is not closed.
     pub(super) fn is_open(&self) -> bool {
         matches!(*lock(&self.stage), Stage::Beginning | Stage::Begun(_))
     }
 
-    /// The handler has returned: nothing can be begun any more.
+    /// The handler has returned. From now on nothing can be begun.
     pub fn close(&self) -> Left {
         let stage = std::mem::replace(&mut *lock(&self.stage), Stage::Closed);
         match stage {
@@ -187,7 +187,7 @@ impl fmt::Debug for Left {
     }
 }
 
-/// A transaction that did not come about leaves room for another.
+/// Resets the stage if beginning fails, so that the handler may begin again.
 struct Undo<'a>(&'a Mutex<Stage>);
 
 impl Drop for Undo<'_> {

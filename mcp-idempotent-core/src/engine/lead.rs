@@ -1,4 +1,4 @@
-//! A call that leads: what its attempt needs to end it.
+//! A leading call, and what its attempt needs in order to end.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{
     answer::{Answer, answer_from},
     error::Refusal,
     fingerprint::Identity,
-    outcome::{HandlerResult, ResultKind},
+    handler_result::{HandlerResult, ResultKind},
     policy::{OnDoubt, OnExpired, Policy},
     record::{Record, RecordState, Timestamp},
     refusal,
@@ -21,13 +21,13 @@ use crate::{
     telemetry::ObservedCall,
 };
 
-/// A call that leads: it holds the claim, runs, and answers for all who join it.
+/// A leading call. It holds the claim, runs, and answers for all calls that join it.
 pub(super) struct Lead {
     pub(super) identity: Identity,
     pub(super) claim: Claim,
     pub(super) policy: Arc<Policy>,
     pub(super) observed: ObservedCall,
-    /// While a secret is replaced.
+    /// Set while a secret is replaced.
     pub(super) guard: Option<Guard>,
     leader: Leader,
 }
@@ -50,12 +50,12 @@ impl Lead {
         }
     }
 
-    /// What is seen of the call, for the one who answers it.
+    /// Hands over the observation of this call. The receiver reports the outcome.
     pub(super) fn take_observed(&mut self) -> ObservedCall {
         std::mem::replace(&mut self.observed, ObservedCall::unobserved())
     }
 
-    /// As [`take_observed`](Self::take_observed): the handler has ended.
+    /// Like [`take_observed`](Self::take_observed), after the handler has ended.
     pub(super) fn handled(&mut self, kind: ResultKind) -> ObservedCall {
         self.observed.handled(kind);
         self.take_observed()
@@ -74,14 +74,14 @@ impl Lead {
         completion
     }
 
-    /// Ends what guards the call under its previous identity.
+    /// Ends the guard of the call's previous identity.
     pub(super) async fn end_guard(&mut self, end: GuardEnd) {
         if let Some(guard) = self.guard.take() {
             guard.end(end).await;
         }
     }
 
-    /// The result is recorded; so it is under the previous identity.
+    /// Records the result under the previous identity too.
     pub(super) async fn complete_guard(&mut self, response: &Bytes) {
         if self.guard.is_some() {
             let completion = self.completion(response);
@@ -89,7 +89,7 @@ impl Lead {
         }
     }
 
-    /// Those who joined get the full result, also where it was too large to store.
+    /// Calls that joined get the full result, even if it was too large to store.
     pub(super) fn share(self, response: Bytes, at: Timestamp) {
         self.share_state(RecordState::Completed {
             response: Some(response),
@@ -97,13 +97,13 @@ impl Lead {
         });
     }
 
-    /// Those who joined are told what this state of the record means to them.
+    /// Calls that joined are told what this state of the record means to them.
     pub(super) fn share_state(self, state: RecordState) {
         self.leader
             .share(&Record::new(self.identity.fingerprint, state));
     }
 
-    /// The record of another call decides for this one, and for those who joined it.
+    /// Another call's record decides for this call, and for those that joined it.
     pub(super) fn lose_to(self, record: Record) -> Answer {
         if is_running(&record, &self.identity) {
             return self.step_down(refusal::in_progress());
@@ -113,29 +113,31 @@ impl Lead {
         answer
     }
 
-    /// The attempt left no record: one of those who wait claims anew.
+    /// The attempt left no record. One waiting call claims anew.
     pub(super) fn fail(self) {
         self.leader.fail();
     }
 
-    /// As [`fail`](Self::fail), and this caller is refused.
+    /// Like [`fail`](Self::fail), and this caller is refused.
     pub(super) fn refuse(self, refusal: Refusal) -> Answer {
         self.fail();
         refusal.into()
     }
 
-    /// Another call holds the key by now: the next one leads, and finds out where it stands.
+    /// Another call now holds the key. The next waiting call leads, and finds out the state of the
+    /// key.
     pub(super) fn step_down(self, refusal: Refusal) -> Answer {
         self.leader.step_down();
         refusal.into()
     }
 
-    /// Keeps nobody waiting any more, while this call may go on for long.
+    /// Stops other calls from waiting for this one, which may run for long.
     pub(super) fn resign(&self) {
         self.leader.resign();
     }
 
-    /// An intermediate round is shared with its like; after anything else one waiter claims anew.
+    /// An intermediate round is shared with calls of the same round. After anything else one
+    /// waiting call claims anew.
     pub(super) fn end_without_record<R: HandlerResult + ?Sized>(self, result: &R) -> Answer {
         if result.kind() == ResultKind::InputRequired
             && let Ok(response) = result.encode()
@@ -157,7 +159,7 @@ impl std::fmt::Debug for Lead {
     }
 }
 
-/// Whether a record says that this very call runs elsewhere, under a lease.
+/// Whether the record says that this call is running elsewhere, under a lease.
 pub(super) fn is_running(record: &Record, identity: &Identity) -> bool {
     matches!(record.state, RecordState::InProgress { .. }) && identity.is_of(record.fingerprint)
 }

@@ -1,4 +1,4 @@
-//! The cell from which a handler borrows its transaction, and gives it back.
+//! The cell that lends a handler its transaction.
 
 use std::{
     fmt,
@@ -8,7 +8,8 @@ use std::{
 
 use crate::store::TransactionStore;
 
-/// An open transaction, for the handler of one call to borrow once. Cheap to clone; clones share it.
+/// An open transaction that the handler of one call may borrow once. Cheap to clone; clones share
+/// it.
 pub struct Lent<S: TransactionStore>(Arc<Mutex<Place<S::Transaction>>>);
 
 enum Place<T> {
@@ -22,7 +23,7 @@ enum Place<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotLent {
-    /// It was borrowed before: there is one for each call.
+    /// It was borrowed before. Each call has only one transaction.
     BorrowedBefore,
     /// The call has ended.
     Ended,
@@ -32,19 +33,19 @@ pub enum NotLent {
 #[derive(Debug)]
 #[expect(
     clippy::exhaustive_enums,
-    reason = "the one who closes must end each of them"
+    reason = "the caller of `close` must end each of them"
 )]
 pub enum Closed<T> {
-    /// Nobody borrowed it.
+    /// It was never borrowed.
     Untouched(T),
     /// It was borrowed and came back.
     Returned(T),
-    /// Something that the handler started still holds it. It is rolled back when that lets go.
+    /// Something that the handler started still holds it. It is rolled back once it is let go.
     StillHeld,
 }
 
 impl<S: TransactionStore> Lent<S> {
-    /// Puts a transaction into a cell of its own.
+    /// Puts a transaction into a new cell.
     #[must_use]
     pub fn new(transaction: S::Transaction) -> Self {
         Self(Arc::new(Mutex::new(Place::Untouched(transaction))))
@@ -73,7 +74,7 @@ impl<S: TransactionStore> Lent<S> {
         }
     }
 
-    /// Takes the transaction back for good: the handler has returned.
+    /// Takes the transaction back for good, after the handler has returned.
     pub fn close(&self) -> Closed<S::Transaction> {
         match std::mem::replace(&mut *lock(&self.0), Place::Closed) {
             Place::Untouched(transaction) => Closed::Untouched(transaction),
@@ -106,10 +107,10 @@ impl<S: TransactionStore> fmt::Debug for Lent<S> {
     }
 }
 
-/// The transaction in the handler's hand. It derefs to the store's connection, and has no commit and
-/// no rollback; a nested `begin` is a savepoint. Dropping it gives it back.
+/// A borrowed transaction. It derefs to the store's connection. It has no commit and no rollback,
+/// and a nested `begin` is a savepoint. Dropping it gives it back.
 pub struct Borrowed<S: TransactionStore> {
-    /// Taken out by `drop` alone.
+    /// Only `drop` takes it out.
     transaction: Option<S::Transaction>,
     cell: Lent<S>,
 }

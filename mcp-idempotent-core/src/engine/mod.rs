@@ -1,8 +1,9 @@
-//! The engine: claim, run once, record; duplicates in this process join.
+//! The engine: claims a key, runs the call once, records the result. Duplicates in this process
+//! join.
 //!
-//! It sees only calls with an [identity](Identity). `transaction` is transaction mode on one page, `lease`
-//! is lease mode. `claim` is what both begin with, `flight` is how duplicates join, and `plan` says
-//! what is recorded of which result.
+//! It only sees calls with an [identity](Identity). `transaction` is transaction mode on one page,
+//! and `lease` is lease mode. `claim` is how both begin, `flight` is how duplicates join, and
+//! `plan` says which results are recorded.
 
 mod builder;
 mod claim;
@@ -68,11 +69,11 @@ impl<S: Store> Engine<S> {
         Self::builder(application, store).build()
     }
 
-    /// Starts building an engine. The application's name is part of every record id: programs that
-    /// share a store and must not share records need different names.
+    /// Starts building an engine. The application's name is part of every record id. Programs that
+    /// share a store but not their records need different names.
     ///
-    /// Under another name no earlier record is found, and the retry of a call that was executed
-    /// under the old one runs again. To rename an application, say what it was called:
+    /// Under a new name no earlier record is found: a retry of a call that ran under the old name
+    /// runs again. To rename an application, give its old name to
     /// [`with_previous_application`](EngineBuilder::with_previous_application).
     pub fn builder(application: impl Into<Application>, store: S) -> EngineBuilder<S> {
         EngineBuilder::new(application.into(), store)
@@ -84,19 +85,19 @@ impl<S: Store> Engine<S> {
         &self.inner.store
     }
 
-    /// The application whose records these are.
+    /// The application that owns the records.
     #[must_use]
     pub fn application(&self) -> &Application {
         &self.inner.application
     }
 
-    /// How many calls wait for a running one, over all keys.
+    /// How many calls are waiting for a running one, over all keys.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.inner.flights.waiting()
     }
 
-    /// Computes the identity of a call. Without a key it is derived from tool and arguments.
+    /// Computes the identity of a call. Without a key, it is derived from tool and arguments.
     #[must_use]
     pub fn identify(
         &self,

@@ -1,4 +1,4 @@
-//! The operator's hand.
+//! Listing and resolving records.
 
 use super::{Engine, secret::TOOL};
 use crate::{
@@ -7,19 +7,19 @@ use crate::{
 };
 
 impl<S: OperatorStore> Engine<S> {
-    /// Lists the records of the store, of every application in it, oldest first and without their
-    /// results. The records that say which secret an application has are left out.
+    /// Lists the store's records, of all its applications, oldest first and without their results.
+    /// Records that say which secret an application has are left out.
     ///
     /// # Errors
     ///
-    /// The store could not be asked. Nothing was changed.
+    /// The store could not be reached. Nothing was changed.
     pub async fn list(&self, query: &RecordQuery) -> Result<Vec<RecordInfo>, StoreError> {
         let mut query = query.clone();
         loop {
             let mut page = self.inner.store.list(&query).await?;
             let (listed, last) = (page.len(), page.last().map(RecordInfo::cursor));
             page.retain(|record| &*record.tool != TOOL);
-            // An empty page would be taken for the last one.
+            // An empty page would look like the end of the list.
             if !page.is_empty() || listed == 0 || query.tool.as_deref() == Some(TOOL) {
                 return Ok(page);
             }
@@ -27,22 +27,22 @@ impl<S: OperatorStore> Engine<S> {
         }
     }
 
-    /// One record, with its result.
+    /// Reads one record, with its result.
     ///
     /// # Errors
     ///
-    /// The store could not be asked. Nothing was changed.
+    /// The store could not be reached. Nothing was changed.
     pub async fn show(&self, id: RecordId) -> Result<Option<RecordInfo>, StoreError> {
         self.inner.store.show(id).await
     }
 
-    /// Resolves a record that is in doubt or in progress, under the token that was seen in it. The
-    /// record says from then on who did it, when and why, and has a new token: an attempt that is
-    /// still alive is fenced, and its handler's token fires with its next heartbeat.
+    /// Resolves a record that is in doubt or in progress under the token that was seen in it. From
+    /// then on the record says who resolved it, when and why, and has a new token. An attempt that
+    /// is still alive is fenced, and its handler's cancellation token fires at its next heartbeat.
     ///
     /// # Errors
     ///
-    /// The store could not be asked; after a lost connection the record may be resolved.
+    /// The store could not be reached. After a lost connection, the record may have been resolved.
     pub async fn resolve(
         &self,
         id: RecordId,

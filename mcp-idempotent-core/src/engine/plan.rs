@@ -1,8 +1,8 @@
-//! What is recorded: the table of design, as two functions.
+//! What is recorded: the table in the design, as two functions.
 
 use crate::{
     fingerprint::KeyKind,
-    outcome::ResultKind,
+    handler_result::ResultKind,
     policy::{OnError, Policy},
 };
 
@@ -30,8 +30,8 @@ pub(super) fn transaction(kind: ResultKind, on_error: OnError, key: KeyKind) -> 
             OnError::Commit => Commit,
             OnError::Record => RollBackAndRecord,
             OnError::Release => RollBack,
-            // A derived key has no owner who would choose another one: a passing failure would
-            // stick for the whole window.
+            // A client cannot choose another key if the key is derived. If the error were recorded,
+            // a passing failure would stick for the whole window.
             OnError::Default | OnError::InDoubt => match key {
                 KeyKind::Explicit => RollBackAndRecord,
                 KeyKind::Derived => RollBack,

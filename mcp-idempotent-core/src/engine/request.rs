@@ -1,4 +1,4 @@
-//! One call, as the engine is asked to run it.
+//! One call, as it is handed to the engine.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -12,14 +12,15 @@ use crate::{
     telemetry::{Mode, ObservedCall},
 };
 
-/// Decides whether the caller may have an answer, before every new call, replay and join (again
-/// when it wakes). Checks inside a handler do not protect replays: the handler does not run.
+/// Decides whether the caller may have an answer. It is asked before every new call, replay and
+/// join (again when the join wakes). Checks inside a handler do not protect replays, because the
+/// handler does not run for them.
 pub trait Authorize: Send + Sync {
-    /// Answers `Ok` when the caller may call the tool.
+    /// Returns `Ok` if the caller may call the tool.
     ///
     /// # Errors
     ///
-    /// The refusal that the caller gets. Nothing was run or changed.
+    /// The refusal for the caller. Nothing was run or changed.
     fn authorize<'a>(
         &'a self,
         call: &'a CallInfo,
@@ -67,31 +68,31 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// Asks before every answer.
+    /// Asks `authorize` before every answer.
     #[must_use]
     pub const fn with_authorize(mut self, authorize: &'a dyn Authorize) -> Self {
         self.authorize = Some(authorize);
         self
     }
 
-    /// Asks about a call in doubt, where the policy says [`OnDoubt::Verify`](crate::OnDoubt).
-    /// Without it such a call is refused as under [`OnDoubt::Fail`](crate::OnDoubt).
+    /// Asks `verify` about a call in doubt, if the policy says [`OnDoubt::Verify`](crate::OnDoubt).
+    /// Without it such a call is refused, as under [`OnDoubt::Fail`](crate::OnDoubt).
     #[must_use]
     pub const fn with_verify(mut self, verify: &'a dyn Verify) -> Self {
         self.verify = Some(verify);
         self
     }
 
-    /// Says that the server does not list this tool. Metrics then do not show its name, so that
-    /// a client cannot make new time series by calling names that it made up.
+    /// Says that the server does not list this tool. Its name is then kept out of the metrics, so
+    /// that a client cannot create new time series by calling made-up names.
     #[must_use]
     pub const fn with_unlisted_tool(mut self) -> Self {
         self.tool_is_listed = false;
         self
     }
 
-    /// Says that [`Policy::check`] has passed the policy for this engine's store. Without it the
-    /// engine checks, at each call, what the store and the heartbeat rely on.
+    /// Says that the policy has passed [`Policy::check`] for this engine's store. Without this, the
+    /// engine checks at each call what the store and the heartbeat rely on.
     #[must_use]
     pub const fn with_checked_policy(mut self) -> Self {
         self.policy_is_checked = true;
@@ -104,7 +105,7 @@ impl<'a> Request<'a> {
         }
         self.policy.check_times(transaction_limit).map_err(|error| {
             let tool = &*self.call.tool;
-            tracing::error!(tool, %error, "a call was refused: its tool's policy cannot hold");
+            tracing::error!(tool, %error, "a call was refused because the policy of its tool is not valid");
             error.into()
         })
     }
@@ -130,7 +131,7 @@ impl std::fmt::Debug for Request<'_> {
 }
 
 impl Request<'_> {
-    /// Asks whether the caller may have an answer.
+    /// Checks whether the caller may have an answer.
     pub(super) async fn check(&self) -> Result<(), Refusal> {
         match self.authorize {
             Some(authorize) => authorize.authorize(&self.call).await,

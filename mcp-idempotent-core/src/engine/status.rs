@@ -1,4 +1,4 @@
-//! What became of a call.
+//! Answers what became of a call.
 
 use super::{Engine, secret::Unchecked};
 use crate::{
@@ -11,13 +11,13 @@ use crate::{
 };
 
 impl<S: Store> Engine<S> {
-    /// Answers what became of a call, without running or claiming anything. A record past its
-    /// retention is reported while its tombstone is kept.
+    /// Says what became of a call, without running or claiming anything. A record past its
+    /// retention is reported for as long as its tombstone is kept.
     ///
     /// # Errors
     ///
-    /// The store could not be asked, or knows the application under another secret. Nothing was
-    /// changed, and nothing is said of the call's effect.
+    /// The store could not be reached, or holds another secret for this application. Nothing was
+    /// changed, and the refusal says nothing about the call's effect.
     pub async fn inspect(&self, call: CallInfo, identity: &Identity) -> Result<Inspected, Refusal> {
         self.look(call, identity)
             .await
@@ -38,8 +38,8 @@ impl<S: Store> Engine<S> {
         let Some(previous) = identity.previous.as_deref() else {
             return Ok(inspected);
         };
-        // What is certain under the new id is certain; else a process that knows the previous secret
-        // alone may know more.
+        // If the new id gives a definite answer, it stands. Otherwise a process that only knows the
+        // previous secret may have done more.
         if let Inspected::InProgress
         | Inspected::Found(Record {
             state: RecordState::Completed { .. } | RecordState::InProgress { .. },
@@ -56,7 +56,8 @@ impl<S: Store> Engine<S> {
             {
                 Inspected::Found(new)
             }
-            // Asked for under the identity that it was looked for with.
+            // Reported with the fingerprint of the new identity, which is the one the caller
+            // compares with.
             (Inspected::Found(record), _) if record.fingerprint == previous.fingerprint => {
                 Inspected::Found(Record::new(identity.fingerprint, record.state))
             }

@@ -1,4 +1,4 @@
-//! Removing what is past its retention, in the background.
+//! Removes records past their retention, in the background.
 
 use std::{
     collections::hash_map::RandomState,
@@ -13,20 +13,20 @@ use tokio::{runtime::Handle, sync::watch, task::JoinHandle, time::sleep};
 use super::Engine;
 use crate::store::{Store, StoreError};
 
-/// A sweep that never rests would do nothing else than to ask.
+/// Without a shortest pause, a sweep could query the store without rest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// How the background sweep goes about it.
+/// Settings of the background sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SweepSettings {
-    /// Between two sweeps; each pause is between half and one and a half of it, so that the
-    /// processes that share a store do not sweep at once. Default: one minute.
+    /// The time between two sweeps. Each pause is between 0.5 and 1.5 times this, so that processes
+    /// that share a store do not all sweep at once. Default: one minute.
     pub every: Duration,
-    /// How many records one statement removes at most. Default: 500.
+    /// The most records that one statement removes. Default: 500.
     pub batch: u32,
-    /// How many records are removed in a second at most. Default: 5000.
+    /// The most records that are removed per second. Default: 5000.
     pub per_second: u32,
 }
 
@@ -41,7 +41,7 @@ impl Default for SweepSettings {
 }
 
 impl SweepSettings {
-    /// How long to rest after a batch, so that the rate is kept.
+    /// How long to rest after a batch, to keep to the rate.
     fn rest(&self, removed: u64) -> Duration {
         let removed = u32::try_from(removed).unwrap_or(u32::MAX);
         Duration::from_secs(1) * removed / self.per_second.max(1)
@@ -53,14 +53,14 @@ impl SweepSettings {
     }
 }
 
-/// Evenly spread in 0..1, and another one each time.
+/// A new random number each time, evenly spread in 0..1.
 fn fraction() -> f64 {
     let random = RandomState::new().build_hasher().finish();
     let high = u32::try_from(random >> 32).unwrap_or(u32::MAX);
     f64::from(high) / f64::from(u32::MAX)
 }
 
-/// A sweep in the background. Dropping it ends it, and so does dropping the engine's last clone.
+/// A background sweep. It ends when this is dropped, or when the engine's last clone is dropped.
 #[must_use = "the sweep ends when it is dropped"]
 pub struct Sweeper {
     stop: watch::Sender<bool>,
@@ -68,7 +68,7 @@ pub struct Sweeper {
 }
 
 impl Sweeper {
-    /// Ends the sweep, and waits for the batch that is under way.
+    /// Ends the sweep, after waiting for the current batch.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         if let Some(task) = self.task.take() {
@@ -90,12 +90,12 @@ impl fmt::Debug for Sweeper {
 }
 
 impl<S: Store> Engine<S> {
-    /// Removes what is past its retention, in batches at the settings' rate, until there is nothing
-    /// left. Answers how many records it removed, or reduced to a tombstone.
+    /// Removes records past their retention, in batches at the settings' rate, until none is left.
+    /// Returns how many records it removed or reduced to a tombstone.
     ///
     /// # Errors
     ///
-    /// The store could not be asked. What was removed stays removed.
+    /// The store could not be reached. What was removed stays removed.
     pub async fn sweep(&self, settings: &SweepSettings) -> Result<u64, StoreError> {
         let mut removed = 0;
         loop {
@@ -108,8 +108,9 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Sweeps in the background, until the answer or the engine's last clone is dropped. A store
-    /// that fails is asked again after the next pause. Without a runtime it does nothing.
+    /// Sweeps in the background until the returned [`Sweeper`] or the engine's last clone is
+    /// dropped. If the store fails, the sweep tries again after the next pause. Without a runtime
+    /// it does nothing.
     pub fn sweep_in_background(&self, settings: SweepSettings) -> Sweeper {
         let (stop, stopped) = watch::channel(false);
         let inner = Arc::downgrade(&self.inner);
@@ -131,7 +132,7 @@ async fn run<S: Store>(
             _ = stopped.wait_for(|stopped| *stopped) => return,
             () = sleep(rest) => {}
         }
-        // Held only while a batch is under way, so that the sweep ends with the engine.
+        // Held only during a batch, so that the sweep ends with the engine.
         let Some(engine) = engine.upgrade() else {
             return;
         };

@@ -1,7 +1,7 @@
 //! Transaction mode on one page: begin, run, end.
 //!
-//! The claim opens the transaction, the handler writes through it, and the record is written where
-//! it commits: effect, record and result become durable together or not at all.
+//! The claim opens the transaction, the handler writes through it, and the record is written when
+//! it commits. Effect, record and result become durable together or not at all.
 
 use std::{future::Future, sync::Arc};
 
@@ -18,14 +18,14 @@ use super::{
 };
 use crate::{
     answer::Answer,
-    outcome::HandlerResult,
+    handler_result::HandlerResult,
     policy::OnDoubt,
     refusal,
     store::{End, Ended, TransactionStore},
     telemetry::{Mode, ObservedCall, Outcome},
 };
 
-/// A transaction is neither run again nor verified, whatever the policy says of leases, and never
+/// A transaction is never run again or verified, whatever the policy says about leases, and never
 /// runs without its store.
 const RULES: Rules = Rules {
     mode: Mode::Transaction,
@@ -34,12 +34,12 @@ const RULES: Rules = Rules {
 };
 
 impl<S: TransactionStore> Engine<S> {
-    /// Begins a call in transaction mode: hands out the open transaction, and the attempt that ends
-    /// it. Dropping both rolls back; dropping the future leaves nothing behind.
+    /// Begins a call in transaction mode. Returns the open transaction, and the attempt that ends
+    /// it. Dropping both rolls back. Dropping the future leaves nothing behind.
     ///
     /// # Errors
     ///
-    /// There is an answer already. The handler does not run.
+    /// There is already an answer. The handler does not run.
     pub async fn begin_transaction(
         &self,
         request: Request<'_>,
@@ -69,7 +69,7 @@ impl<S: TransactionStore> Engine<S> {
     }
 }
 
-/// One run of a handler in transaction mode. Dropped, it records nothing, and one of those who wait
+/// One attempt in transaction mode. If it is dropped, nothing is recorded, and one waiting call
 /// claims anew.
 pub struct TransactionAttempt<S: TransactionStore> {
     store: Arc<S>,
@@ -77,11 +77,12 @@ pub struct TransactionAttempt<S: TransactionStore> {
 }
 
 impl<S: TransactionStore> TransactionAttempt<S> {
-    /// Runs the handler, in this task, for as long as the store lets it hold its transaction.
+    /// Runs the handler in this task, for at most as long as the store lets it hold its
+    /// transaction.
     ///
     /// # Errors
     ///
-    /// [`Interrupted`]; finish the attempt with a result of kind
+    /// [`Interrupted`]. Finish the attempt with a result of kind
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
         let over_time = handler::after(self.store.transaction_limit());
@@ -91,10 +92,11 @@ impl<S: TransactionStore> TransactionAttempt<S> {
         handler::run(identity.id, observed, over_time, handler).await
     }
 
-    /// Ends the transaction as the handler's result and the policy say, and answers the caller.
-    /// [`Answer::Executed`] means that the handler's own result is the answer. Without the
-    /// transaction (something that the handler started still holds it) nothing is committed or
-    /// recorded, and the outcome is unknown.
+    /// Ends the transaction as the handler's result and the policy require, and returns the
+    /// caller's answer. [`Answer::Executed`] means that the handler's own result is the answer.
+    ///
+    /// `transaction` is `None` if something that the handler started still holds it. Then nothing
+    /// is committed or recorded, and the outcome is unknown.
     pub async fn finish<R: HandlerResult + ?Sized>(
         self,
         transaction: Option<S::Transaction>,
@@ -152,7 +154,7 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
     answer(lead, plan, ended, response, result, observed)
 }
 
-/// What the caller, and those who joined, are told of how the transaction ended.
+/// What the caller, and the calls that joined, are told about the end of the transaction.
 fn answer<R: HandlerResult + ?Sized>(
     lead: Lead,
     plan: TransactionPlan,
@@ -167,14 +169,15 @@ fn answer<R: HandlerResult + ?Sized>(
             Answer::Executed
         }
         (Ended::AsAsked(_), None) => lead.end_without_record(result),
-        // The handler said itself that it failed, and its writes are gone: that is the answer.
+        // The handler itself reported a failure, and its writes are gone. Its own result is the
+        // answer.
         (Ended::Aborted(_), _) if plan != TransactionPlan::Commit => {
             lead.fail();
             Answer::Executed
         }
         (Ended::Aborted(error), _) => lead.refuse(refusal::not_committed(error)),
         (Ended::Lost(record), _) => lead.lose_to(record),
-        // A store answers `Fenced` to the end of a lease alone.
+        // A store answers `Fenced` only when a lease ends.
         (Ended::LostInProgress | Ended::Fenced, _) => lead.step_down(refusal::in_progress()),
         (Ended::EndedByHandler, _) => {
             observed.note(Outcome::LeftInDoubt);

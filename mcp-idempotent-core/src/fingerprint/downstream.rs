@@ -1,4 +1,4 @@
-//! The key that a handler passes on.
+//! The key that a handler passes on to another system.
 
 use std::{
     collections::hash_map::RandomState,
@@ -9,7 +9,7 @@ use std::{
 
 use super::{Fingerprint, RecordId, Secret, hash, hash::FieldHash};
 
-/// What the downstream keys of one record are made from: the same for each of its attempts.
+/// The seed of one record's downstream keys. It is the same for each of the record's attempts.
 #[derive(Clone)]
 pub struct DownstreamSeed([u8; 32]);
 
@@ -27,7 +27,7 @@ impl DownstreamSeed {
         Self(hash.finish())
     }
 
-    /// For a call that nothing protects: no other call has these keys.
+    /// A seed for an unprotected call. No other call gets the same keys.
     #[must_use]
     pub fn unique() -> Self {
         let mut hash = FieldHash::new(None, hash::DOWNSTREAM_SEED);
@@ -58,15 +58,15 @@ impl fmt::Debug for DownstreamSeed {
     }
 }
 
-/// A key for a call that the handler makes to another system, for instance in the header
-/// `Idempotency-Key` of a payment API.
+/// A key for a call that the handler makes to another system, for instance in the `Idempotency-Key`
+/// header of a payment API.
 ///
-/// It is the same for every attempt at one call, another one for each named step, and says nothing
-/// of the client's key or scope. (Without a [`Secret`] somebody who guesses application, scope, key,
-/// tool, arguments and the attempt's number can confirm the guess.)
+/// It is the same for every attempt at one call and different for each named step. It does not
+/// reveal the client's key or scope. (Without a [`Secret`], anybody who guesses application, scope,
+/// key, tool, arguments and the origin can confirm the guess.)
 ///
-/// It is written as a UUID of version 8 (RFC 9562, section 5.8): 36 characters, which the limits of
-/// the common payment APIs all admit. What it is a hash of: [the module](super).
+/// It is written as a UUID of version 8 (RFC 9562, section 5.8). Its 36 characters fit the limits
+/// of the common payment APIs. [The module](super) says what is hashed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DownstreamKey {
     text: Box<str>,

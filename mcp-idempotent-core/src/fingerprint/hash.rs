@@ -1,4 +1,4 @@
-//! A hash over fields that cannot run into each other.
+//! A hash over fields whose boundaries count.
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};

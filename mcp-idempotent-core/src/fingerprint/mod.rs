@@ -2,9 +2,9 @@
 //!
 //! # What is hashed
 //!
-//! Every hash is taken over a sequence of fields, each preceded by its length in bytes as a
-//! 64-bit big-endian integer, so that `("a", "bc")` and `("ab", "c")` differ. The first field
-//! says what is hashed.
+//! Every hash covers a sequence of fields. Each field is preceded by its length in bytes, as a
+//! 64-bit big-endian integer, so that `("a", "bc")` and `("ab", "c")` differ. The first field names
+//! what is hashed.
 //!
 //! | Hash | Fields |
 //! | --- | --- |
@@ -17,10 +17,10 @@
 //! | seed of downstream keys | `mcp-idempotent/downstream-seed`, record id (32 bytes), fingerprint (33 bytes, as stored), origin (64-bit big-endian) |
 //! | downstream key | `mcp-idempotent/downstream-key`, seed (32 bytes), name of the step; the first 128 bits, as a UUID of version 8 |
 //!
-//! The hash is SHA-256, or HMAC-SHA-256 under a [`Secret`] (not for the ids of check records and
-//! marks, and not again for a downstream key, whose seed is keyed). The tool takes no part in the id of
-//! an explicit key: one key used on two tools is one record, and so a conflict. Nor does the
-//! version of the canonical form: the id of an explicit key never changes.
+//! The hash is SHA-256, or HMAC-SHA-256 under a [`Secret`]. The ids of check records and marks are
+//! never keyed. A downstream key is not keyed again, because its seed is already. The tool is not
+//! part of the id of an explicit key: one key used on two tools is one record, and so a conflict.
+//! Nor is the version of the canonical form, so the id of an explicit key never changes.
 
 mod check;
 mod downstream;
@@ -41,12 +41,12 @@ use crate::{
     scope::{Application, Scope},
 };
 
-/// The primary key of a record. What it is a hash of: [the module](self).
+/// The primary key of a record. [The module](self) says what is hashed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordId([u8; 32]);
 
 impl RecordId {
-    /// From stored bytes.
+    /// Makes an id from its stored bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -58,7 +58,7 @@ impl RecordId {
         &self.0
     }
 
-    /// Where the guard under this token of this record says that it is a guard.
+    /// The id of the record that marks the guard with this token, on this record, as a guard.
     pub(crate) fn of_guard_mark(guarded: Self, token: i64) -> Self {
         let hash = FieldHash::new(None, hash::GUARD_MARK)
             .field(guarded.0)
@@ -128,7 +128,7 @@ impl std::str::FromStr for RecordId {
     }
 }
 
-/// A record's id is 64 hex digits.
+/// The text is not a record id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InvalidRecordId;
@@ -147,11 +147,11 @@ impl fmt::Debug for RecordId {
     }
 }
 
-/// What was asked, with the version of the canonical form that made it. What it is a hash of:
-/// [the module](self).
+/// A hash of what was asked, with the version of the canonical form that was used. [The
+/// module](self) says what is hashed.
 ///
-/// The record id is part of it, so that equal calls of two tenants do not look equal in a dump
-/// of the table.
+/// The record id is part of it, so that equal calls of two tenants do not look equal in a dump of
+/// the table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     version: u8,
@@ -178,7 +178,7 @@ impl Fingerprint {
         }
     }
 
-    /// From the stored form: one byte of version, then the digest. `None` for another length.
+    /// Reads the stored form: one byte of version, then the digest. `None` if the length is wrong.
     #[must_use]
     pub fn from_stored(stored: &[u8]) -> Option<Self> {
         let (version, digest) = stored.split_first()?;
@@ -196,8 +196,8 @@ impl Fingerprint {
         stored
     }
 
-    /// The version of the canonical form that made it. Fingerprints of two versions are never
-    /// equal, which says nothing about the calls.
+    /// The version of the canonical form that was used. Fingerprints of two versions are never
+    /// equal, even for equal calls.
     #[must_use]
     pub const fn version(&self) -> u8 {
         self.version
@@ -220,7 +220,8 @@ pub enum KeyKind {
     Derived,
 }
 
-/// Which record a call belongs to, and what exactly it asked. Computed once, before the handler.
+/// Which record a call belongs to, and what exactly it asked. Computed once, before the handler
+/// runs.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Identity {
@@ -232,11 +233,12 @@ pub struct Identity {
     pub kind: KeyKind,
     /// At most 8 characters of an explicit key, for operators.
     pub key_prefix: Option<Box<str>>,
-    /// What the same call is under the previous secret, while that is being replaced.
+    /// The identity of the same call under the previous secret, while that secret is being
+    /// replaced.
     pub(crate) previous: Option<Box<PreviousIdentity>>,
 }
 
-/// Which record a call belongs to for processes that know only the previous secret.
+/// The record of a call, as processes that only know the previous secret compute it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PreviousIdentity {
     pub(crate) id: RecordId,
@@ -244,8 +246,8 @@ pub(crate) struct PreviousIdentity {
 }
 
 impl Identity {
-    /// Computes the identity of one call: of its explicit `key`, or, without one, derived from
-    /// `tool` and `arguments`.
+    /// Computes the identity of one call from its explicit `key`. Without a key, the identity is
+    /// derived from `tool` and `arguments`.
     #[must_use]
     pub fn new(
         application: &Application,
@@ -274,7 +276,7 @@ impl Identity {
         }
     }
 
-    /// With the identity that the same call had before. Where nothing has changed there is none.
+    /// Adds the identity of the same call under the previous secret, unless both are the same.
     pub(crate) fn with_previous(mut self, previous: &Self) -> Self {
         if previous.id != self.id {
             self.previous = Some(Box::new(PreviousIdentity {
@@ -285,7 +287,7 @@ impl Identity {
         self
     }
 
-    /// Whether a record with this fingerprint is of this very call.
+    /// Whether a record with this fingerprint belongs to this call.
     pub(crate) fn is_of(&self, fingerprint: Fingerprint) -> bool {
         self.fingerprint == fingerprint
             || self

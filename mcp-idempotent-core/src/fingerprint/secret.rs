@@ -10,12 +10,12 @@ use super::hash::{self, FieldHash};
 /// A secret that turns record ids and fingerprints into keyed hashes (HMAC-SHA-256), so that
 /// low-entropy arguments cannot be guessed from a dump of the table.
 ///
-/// All processes that share records need the same secret: under another one no record is found
-/// again, and a retry would run a second time. A store keeps the [`check_value`](Self::check_value)
-/// to refuse another secret at start-up.
+/// All processes that share records need the same secret. Under another secret no record is found,
+/// and a retry would run a second time. A store keeps the [`check_value`](Self::check_value), so
+/// that another secret is refused at start-up.
 #[derive(Clone)]
 pub struct Secret {
-    /// The hash after its key: the secret itself is not kept.
+    /// The hash after it has absorbed the secret. The secret itself is not kept.
     keyed: Hmac<Sha256>,
 }
 
@@ -26,11 +26,11 @@ impl Secret {
     /// The length of [`check_value`](Self::check_value), in bytes.
     pub const CHECK_LENGTH: usize = 8;
 
-    /// Takes the secret's bytes: at least [`MIN_LENGTH`](Self::MIN_LENGTH), from a random source.
+    /// Makes a secret from at least [`MIN_LENGTH`](Self::MIN_LENGTH) bytes of a random source.
     ///
     /// # Errors
     ///
-    /// [`InvalidSecret`] when there are fewer bytes. Whether they are random cannot be checked.
+    /// [`InvalidSecret`] if there are fewer bytes. Randomness cannot be checked.
     pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, InvalidSecret> {
         let bytes = bytes.as_ref();
         let invalid = InvalidSecret {
@@ -44,8 +44,8 @@ impl Secret {
             .map_err(|_| invalid)
     }
 
-    /// A hash of a constant under this secret. A store that holds it can tell another secret
-    /// without knowing this one: two secrets share a check value by a chance of 1 in 2^64.
+    /// A hash of a constant under this secret. A store that holds it can detect another secret
+    /// without knowing this one. The chance that two secrets share a check value is 1 in 2^64.
     #[must_use]
     pub fn check_value(&self) -> [u8; Self::CHECK_LENGTH] {
         let digest = FieldHash::new(Some(self.keyed_hash()), hash::SECRET_CHECK).finish();
@@ -66,7 +66,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why a secret was refused: it is too short. It shows nothing of the secret but its length.
+/// The secret is too short. The message shows only its length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidSecret {
     length: usize,

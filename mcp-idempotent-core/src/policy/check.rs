@@ -1,4 +1,4 @@
-//! Whether rules can hold.
+//! Checks that a policy's rules are consistent.
 
 use std::{fmt, time::Duration};
 
@@ -8,38 +8,39 @@ use crate::{
     error::{Action, CommitOutcome, ErrorKind, Refusal},
 };
 
-/// What a policy is checked for.
+/// What the policy is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyUse {
-    /// A server whose tools may be in either mode, and may say something else.
+    /// A server. Its tools may use either mode, and may override the policy.
     Server,
     /// A tool in transaction mode.
     Transaction,
     /// A tool in lease mode.
     Lease {
-        /// Whether the tool has a function that [`OnDoubt::Verify`] can ask.
+        /// Whether the tool has a verify function for [`OnDoubt::Verify`].
         can_verify: bool,
     },
 }
 
 impl Policy {
-    /// Says what in the rules cannot hold. This is the only such check: servers, layers and
-    /// annotated tools all make it, and make it once. `transaction_limit` is that of the
-    /// [`Store`](crate::Store::transaction_limit).
+    /// Checks the rules and says which one cannot hold. This is the only such check; servers,
+    /// layers and annotated tools each run it once. `transaction_limit` is the store's
+    /// ([`Store::transaction_limit`](crate::Store::transaction_limit)).
     ///
     /// # Errors
     ///
-    /// The message names the rule and what it must be. One of these is the case:
+    /// The message names the rule and what it must be. The causes are:
     ///
     /// - a duration is zero, or longer than [`Policy::LONGEST`];
-    /// - the heartbeat is longer than half the lease, so one lost renewal would end the lease;
+    /// - the heartbeat is longer than half the lease, so that a single lost renewal would end the
+    ///   lease;
     /// - records in doubt would be removed before completed ones;
     /// - the key argument, or an ignored argument, is not a JSON pointer to an argument;
-    /// - a lease is not more than three times the store's limit on transactions, during which it
-    ///   cannot be renewed;
-    /// - the rule about errors belongs to the other mode, or lease mode has none;
-    /// - [`OnDoubt::Verify`] has no function to ask.
+    /// - the lease is not more than three times the store's limit on transactions (in such a
+    ///   store no lease can be renewed while a transaction is open);
+    /// - the rule about errors belongs to the other mode, or is missing in lease mode;
+    /// - [`OnDoubt::Verify`] is set without a verify function.
     pub fn check(
         &self,
         of: PolicyUse,
@@ -55,7 +56,7 @@ impl Policy {
         self.check_doubt(of)
     }
 
-    /// The part of [`Policy::check`] on which stores and heartbeats rely.
+    /// The part of [`Policy::check`] that stores and heartbeats rely on.
     pub(crate) fn check_times(
         &self,
         transaction_limit: Option<Duration>,
@@ -64,7 +65,7 @@ impl Policy {
             Wait::UpTo(bound) => Some(bound),
             Wait::Reject => None,
         };
-        // A tombstone that nobody asked for may be of any length but an endless one.
+        // A tombstone that is not used may also be zero. It must not be endless.
         let tombstone = match self.on_expired {
             OnExpired::New if self.tombstone.is_zero() => None,
             _ => Some(self.tombstone),
@@ -158,7 +159,7 @@ impl Policy {
     }
 }
 
-/// Rules that cannot hold.
+/// Rules that cannot hold, or contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidPolicy {
     message: String,
@@ -173,7 +174,7 @@ impl InvalidPolicy {
         }
     }
 
-    /// Says whose rules they are: `` the tool `pay`: the lease is … ``.
+    /// Says whose rules these are: `` the tool `pay`: the lease is … ``.
     #[must_use]
     pub fn of(mut self, whose: impl fmt::Display) -> Self {
         self.message = format!("{whose}: {}", self.message);
@@ -189,8 +190,8 @@ impl fmt::Display for InvalidPolicy {
 
 impl std::error::Error for InvalidPolicy {}
 
-/// What a caller is told whose call cannot run under its tool's rules. The rules themselves are the
-/// server's own business, and stay with the refusal as its source.
+/// The answer to a caller whose call cannot run under its tool's rules. The rules are the server's
+/// business: the caller does not see them, and they stay with the refusal as its source.
 impl From<InvalidPolicy> for Refusal {
     fn from(error: InvalidPolicy) -> Self {
         let message = if error.lease_is_too_short {

@@ -1,14 +1,14 @@
-//! What one tool says differently from its server.
+//! What a single tool changes in its server's policy.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use super::{InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnExpired, Policy, PolicyUse, Wait};
 
-/// What one tool says differently from its server's [`Policy`]; `None` leaves the server's own rule
-/// in force. The fields are those of [`Policy`].
+/// What a single tool changes in its server's [`Policy`]. `None` keeps the server's rule. The
+/// fields are the same as in [`Policy`].
 ///
-/// It can be a constant. Fill what is to differ, and end with `..PolicyOverride::NONE`: fields may
-/// be added.
+/// It can be a constant. Set the fields that differ, and end with `..PolicyOverride::NONE`, because
+/// fields may be added later.
 ///
 /// ```
 /// # use mcp_idempotent_core::{KeyRequirement, Policy, PolicyOverride};
@@ -80,11 +80,12 @@ impl PolicyOverride {
         run_unprotected_when_store_is_unavailable: None,
     };
 
-    /// The policy that results when these rules replace those of `base`. A tool that keeps its results for longer than its
-    /// server does keeps its records in doubt for at least as long, unless it says otherwise.
+    /// The policy that results when these rules replace those of `base`. If a tool keeps its
+    /// results for longer than its server does, it also keeps its records in doubt for at least
+    /// that long, unless it sets `in_doubt_retention` itself.
     #[must_use]
     pub fn over(&self, base: &Policy) -> Policy {
-        // Without `..`, so that a new field is not forgotten here.
+        // No `..`, so that a new field cannot be forgotten here.
         let Self {
             key,
             key_argument,
@@ -135,13 +136,13 @@ impl PolicyOverride {
         }
     }
 
-    /// The policy of one tool: these rules over its server's, checked. What the server's policy says
-    /// for tools of the other mode does not count.
+    /// The checked policy of one tool: these rules over its server's. Server rules that only
+    /// concern the other mode are ignored.
     ///
     /// # Errors
     ///
-    /// What [`Policy::check`] refuses, and a rule of this tool's that would have no effect: in
-    /// transaction mode one about leases, and a [`Policy::verify_timeout`] where nothing is asked.
+    /// Whatever [`Policy::check`] refuses. Also a rule of this tool that would have no effect: a
+    /// lease rule in transaction mode, or [`Policy::verify_timeout`] without [`OnDoubt::Verify`].
     pub fn for_tool(
         &self,
         base: &Policy,

@@ -4,26 +4,26 @@ use std::{error::Error as StdError, fmt, sync::Arc};
 
 use crate::error::CommitOutcome;
 
-/// What kind of trouble a store had.
+/// What kind of failure a store had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// The database is away, or no connection came free in time.
+    /// The database cannot be reached, or no connection became free in time.
     Unavailable,
-    /// Others were being served for longer than the bound.
+    /// Other callers kept the store busy for longer than the bound.
     Busy,
-    /// The database refused to serialise the transaction, or broke a deadlock; a repeat may pass.
+    /// The database refused to serialise the transaction, or broke a deadlock. A retry may succeed.
     Conflict,
     /// The handler's transaction was aborted by a database error that the handler did not report.
     Aborted,
-    /// Tables, rights or settings are not as they must be.
+    /// Tables, rights or settings are missing or wrong.
     Misconfigured,
     /// Anything else.
     Other,
 }
 
-/// A store's error: opaque, with its [kind](StoreErrorKind), its source, and whether anything may
-/// have been committed.
+/// A store's error. It is opaque, and carries its [kind](StoreErrorKind), its source, and whether
+/// anything may have been committed.
 #[derive(Debug, Clone)]
 pub struct StoreError {
     kind: StoreErrorKind,
@@ -51,14 +51,14 @@ impl StoreError {
         self
     }
 
-    /// Says that something may have been committed.
+    /// Sets what is known about the commit.
     #[must_use]
     pub fn with_outcome(mut self, outcome: CommitOutcome) -> Self {
         self.outcome = outcome;
         self
     }
 
-    /// What kind of trouble it was.
+    /// What kind of failure it was.
     #[must_use]
     pub const fn kind(&self) -> StoreErrorKind {
         self.kind
@@ -70,7 +70,7 @@ impl StoreError {
         self.outcome
     }
 
-    /// Whether a repeat may pass without anybody changing anything.
+    /// Whether a retry may succeed without any change to the set-up.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(

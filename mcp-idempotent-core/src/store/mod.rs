@@ -2,37 +2,38 @@
 //!
 //! # Contract
 //!
-//! A store keeps at most one record for a [`RecordId`], whatever the mode, and decides all times
-//! (lease ends, expiry) by **its own clock**, never the application's.
+//! A store keeps at most one record for each [`RecordId`], whatever the mode. It decides all times
+//! (ends of leases, expiry) by **its own clock**, never by the application's.
 //!
 //! 1. **A key is claimed once.** Of any number of concurrent [`Store::claim`] and
 //!    [`TransactionStore::begin`] calls for one id, in any number of processes that share the
-//!    store, at most one is answered [`Claimed::New`] until that attempt has ended.
-//! 2. **A claim reports, it never waits long.** What another attempt holds is
-//!    [`Claimed::InProgress`] (the same fingerprint), [`Claimed::Conflict`] (another one) or
-//!    [`Claimed::Found`]; the engine polls. A store that has to queue
-//!    (a single writer) bounds the queue and answers [`StoreErrorKind::Busy`].
+//!    store, at most one gets [`Claimed::New`] until that attempt has ended.
+//! 2. **A claim reports and never waits long.** If another attempt holds the key,
+//!    the answer is [`Claimed::InProgress`] (same fingerprint), [`Claimed::Conflict`] (another
+//!    fingerprint) or [`Claimed::Found`], and the engine polls. A store that must queue (a single
+//!    writer) bounds its queue and answers [`StoreErrorKind::Busy`].
 //! 3. **Expired is absent.** A record past its expiry is never reported, swept or not, except as
-//!    [`RecordState::Expired`] to a claim with [`OnExpired::Refuse`]. It neither blocks a new
-//!    claim nor is overwritten in a way that lets two racing claims both succeed.
-//! 4. **Fencing.** [`Lease::token`] grows and is never used twice, also after the record was
+//!    [`RecordState::Expired`] to a claim with [`OnExpired::Refuse`]. It does not block a new
+//!    claim. Replacing it never lets two racing claims both succeed.
+//! 4. **Fencing.** [`Lease::token`] grows and is never used twice, even after the record was
 //!    released or swept. [`Store::renew`], [`Store::complete`], [`Store::release`],
 //!    [`Store::abandon`] and [`End::Complete`] change a record only while it is in progress under
-//!    that very token and its lease has not ended; otherwise they answer [`LeaseEnd::Fenced`]
+//!    exactly that token and its lease has not ended. Otherwise they answer [`LeaseEnd::Fenced`]
 //!    ([`Ended::Fenced`]) and change nothing.
 //! 5. **A lapsed lease is in doubt.** It is reported as [`RecordState::InDoubt`] and is never
-//!    claimed anew. [`Store::take_over`] alone makes it run again. It is kept for
-//!    [`Claim::in_doubt_retention`] from the end of its lease, then it is absent as any expired
-//!    record is.
+//!    claimed anew. Only [`Store::take_over`] makes it run again. It is kept for
+//!    [`Claim::in_doubt_retention`] from the end of its lease. After that it is absent, like any
+//!    expired record.
 //! 6. **Record and effect are one.** [`TransactionStore::end`] with [`End::Commit`] makes the
-//!    handler's writes and the record durable together, or neither. A success is reported only
-//!    after the database has confirmed exactly that.
-//! 7. **Bytes stay bytes.** A response is returned as it was given.
-//! 8. **An origin outlives its attempts.** [`Lease::origin`] is the first attempt's token. It
-//!    stays when another attempt takes over, and when the key is released to be kept and claimed
-//!    anew before that has passed. A record that expired, or was forgotten, leaves none.
-//! 9. **Dropping is safe.** Dropping a transaction rolls it back. Dropping the future of any
-//!    method at any await point leaves no pooled connection inside a transaction.
+//!    handler's writes and the record durable together, or neither. It reports success only after
+//!    the database has confirmed exactly that.
+//! 7. **Bytes stay bytes.** A response is returned exactly as it was given.
+//! 8. **An origin outlives its attempts.** [`Lease::origin`] is the first attempt's token. It stays
+//!    the same when another attempt takes over, and when a key is released with a time to keep its
+//!    origin and is claimed again within that time. A record that has expired, or was released
+//!    without such a time, leaves no origin.
+//! 9. **Dropping is safe.** Dropping a transaction rolls it back. Dropping the future of any method
+//!    at any await point leaves no pooled connection inside a transaction.
 
 mod error;
 pub mod memory;
@@ -62,7 +63,7 @@ use crate::{
     scope::Scope,
 };
 
-/// Who else can see a store's records.
+/// Who can see a store's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
@@ -77,19 +78,19 @@ pub enum Reach {
     Network,
 }
 
-/// What is being called; seen by the set-up hook of a transaction.
+/// What is being called. The set-up hook of a transaction sees this.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CallInfo {
     /// The tool's name.
     pub tool: Arc<str>,
-    /// Whose call it is. `None` only in a call that is not deduplicated and for which nobody said
-    /// whose calls these are; never an invented one.
+    /// Whose call it is. `None` only for a call that is not deduplicated and has no known scope; a
+    /// scope is never made up.
     pub scope: Option<Scope>,
 }
 
 impl CallInfo {
-    /// Describes a call, of a [`Scope`] or of `None`.
+    /// Describes a call. `scope` is a [`Scope`] or `None`.
     #[must_use]
     pub fn new(tool: impl Into<Arc<str>>, scope: impl Into<Option<Scope>>) -> Self {
         Self {
@@ -105,13 +106,13 @@ impl CallInfo {
 pub struct Claim {
     /// The record.
     pub id: RecordId,
-    /// What is asked.
+    /// What was asked.
     pub fingerprint: Fingerprint,
-    /// What is being called. The tool's name may be kept in the record, the scope may not.
+    /// What is being called. The record may keep the tool's name, but not the scope.
     pub call: CallInfo,
-    /// At most 8 characters of an explicit key, which may be kept for operators.
+    /// At most 8 characters of an explicit key. The record may keep them for operators.
     pub key_prefix: Option<Box<str>>,
-    /// How an expired record is to be reported.
+    /// How to report an expired record.
     pub on_expired: OnExpired,
     /// Lease mode: how long the claim is honoured without renewal.
     pub lease: Duration,
@@ -144,15 +145,15 @@ impl Claim {
 pub enum Claimed<C> {
     /// The caller has the right to run: an open transaction, or a lease.
     New(C),
-    /// The very same call runs elsewhere.
+    /// The same call is running elsewhere.
     InProgress,
-    /// Another call runs under this key elsewhere.
+    /// A different call is running elsewhere under this key.
     Conflict,
-    /// A record decides.
+    /// There is a record, and it decides the answer.
     Found(Record),
 }
 
-/// What a store knows of a key.
+/// What a store knows about a key.
 #[derive(Debug)]
 #[expect(
     clippy::exhaustive_enums,
@@ -163,11 +164,11 @@ pub enum Inspected {
     NotSeen,
     /// An attempt holds the key, and there is no record yet.
     InProgress,
-    /// A record tells.
+    /// There is a record.
     Found(Record),
 }
 
-/// A claim of lease mode: a right with an end, and the token that proves it.
+/// A claim in lease mode: a right with an end, and the token that proves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lease {
@@ -177,12 +178,12 @@ pub struct Lease {
     pub token: i64,
     /// The token of the first attempt at this call; see the [contract](self#contract), 8.
     pub origin: i64,
-    /// The how manieth attempt since the origin this is; the first is 1.
+    /// Which attempt since the origin this is; the first is 1.
     pub attempts: u32,
 }
 
 impl Lease {
-    /// A lease as a store grants it to a first attempt.
+    /// The lease that a store grants to a first attempt.
     #[must_use]
     pub const fn new(id: RecordId, token: i64) -> Self {
         Self {
@@ -193,7 +194,7 @@ impl Lease {
         }
     }
 
-    /// A lease of an attempt that is not the first.
+    /// The same lease for a later attempt.
     #[must_use]
     pub const fn after(self, origin: i64, attempts: u32) -> Self {
         Self {
@@ -204,28 +205,28 @@ impl Lease {
     }
 }
 
-/// What a change of a lease did.
+/// What an attempt to change a lease's record did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
     reason = "a guarded statement matched or it did not"
 )]
 pub enum LeaseEnd {
-    /// The record was changed as asked, at this moment.
+    /// The record was changed as asked, at this time.
     Done(Timestamp),
-    /// The record is no longer under this token; nothing was changed.
+    /// The record is no longer under this token. Nothing was changed.
     Fenced,
 }
 
-/// A result to be recorded.
+/// A result to record.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Completion {
-    /// The encoded result; `None` keeps a tombstone that says it was too large.
+    /// The encoded result. `None` keeps a tombstone that says that the result was too large.
     pub response: Option<Bytes>,
-    /// How long the result is kept, from the moment the finishing statement runs.
+    /// How long to keep the result, from the moment the finishing statement runs.
     pub retention: Duration,
-    /// How long after that a tombstone is kept; zero for none.
+    /// How long to keep a tombstone after that; zero for none.
     pub tombstone: Duration,
 }
 
@@ -241,23 +242,23 @@ impl Completion {
     }
 }
 
-/// How a transaction is to end.
+/// How to end a transaction.
 #[derive(Debug)]
 #[expect(
     clippy::exhaustive_enums,
     reason = "a store must handle every way to end"
 )]
 pub enum End {
-    /// Commit the handler's writes and this record, together.
+    /// Commit the handler's writes and this record together.
     Commit(Completion),
-    /// Commit the handler's writes; there is no record (an unprotected call).
+    /// Commit the handler's writes without a record (an unprotected call).
     CommitUnrecorded,
-    /// Roll the handler's writes back, then record this.
+    /// Roll back the handler's writes, then record this.
     RollBackAndRecord(Completion),
-    /// Roll the handler's writes back; nothing is recorded.
+    /// Roll back the handler's writes and record nothing.
     RollBack,
-    /// Commit the handler's writes and complete this lease, together: for a transaction that was
-    /// begun without a claim, while the lease holds the key.
+    /// Commit the handler's writes and complete this lease together. For a transaction that was
+    /// begun without a claim while the lease holds the key.
     Complete(Lease, Completion),
 }
 
@@ -268,21 +269,21 @@ pub enum End {
     reason = "the engine must answer every ending"
 )]
 pub enum Ended {
-    /// As asked, at this moment.
+    /// As asked, at this time.
     AsAsked(Timestamp),
-    /// The record of another call won; nothing of this one was committed.
+    /// Another call's record won. Nothing of this call was committed.
     Lost(Record),
-    /// Another call holds the key by now; nothing of this one was committed or recorded.
+    /// Another call now holds the key. Nothing of this call was committed or recorded.
     LostInProgress,
-    /// The handler's writes were rolled back before they could be committed (a database error had
-    /// aborted the transaction, or the database refused to serialise it); nothing is recorded.
+    /// The handler's writes were rolled back before they could be committed: a database error had
+    /// aborted the transaction, or the database refused to serialise it. Nothing is recorded.
     Aborted(StoreError),
-    /// The handler ended the transaction itself. What became of its writes is unknown; the key is
-    /// in doubt where it had a record.
+    /// The handler ended the transaction itself. What became of its writes is unknown. If the call
+    /// had a claim, the key is in doubt.
     EndedByHandler,
-    /// The connection was lost at the commit and what became of it could not be found out.
+    /// The connection was lost during the commit, and the outcome could not be found out.
     Unknown(StoreError),
-    /// The record is no longer under the lease's token; nothing of this one was committed.
+    /// The record is no longer under the lease's token. Nothing of this call was committed.
     Fenced,
 }
 
@@ -292,36 +293,37 @@ pub enum Ended {
     note = "use `MemoryStore`, `SqliteStore` or `PostgresStore`, or implement `Store` and run the conformance suite"
 )]
 pub trait Store: Send + Sync + 'static {
-    /// Who else can see these records.
+    /// Who can see these records.
     fn reach(&self) -> Reach;
 
-    /// The longest that a handler may hold a transaction, for a store in which that keeps
-    /// everybody else from writing, renewals of leases too. The engine bounds handlers by it, and
-    /// refuses a lease that is not more than three times as long.
+    /// The longest time that a handler may hold a transaction. `Some` only in a store whose open
+    /// transactions block all other writes, including renewals of leases. The engine bounds
+    /// handlers by it, and refuses a lease that is not more than three times as long.
     fn transaction_limit(&self) -> Option<Duration> {
         None
     }
 
-    /// Reads a record, without a claim. An expired record is `None`, or
-    /// [`RecordState::Expired`] where the claim asks for it.
+    /// Reads a record without claiming it. An expired record gives `None`, or
+    /// [`RecordState::Expired`] if the claim asks for it.
     ///
     /// # Errors
     ///
-    /// The store could not be asked. Nothing was changed.
+    /// The store could not be reached. Nothing was changed.
     fn look_up(
         &self,
         claim: &Claim,
     ) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send;
 
-    /// As [`look_up`](Self::look_up), but certain of what runs: [`Inspected::NotSeen`] only after
-    /// the key was seen to be free. It takes no claim, and never makes a concurrent claim fail.
+    /// Like [`look_up`](Self::look_up), but also certain about running attempts: it returns
+    /// [`Inspected::NotSeen`] only after it has seen that the key is free. It takes no claim, and
+    /// never makes a concurrent claim fail.
     ///
-    /// A store whose attempts are all visible in its records (lease mode alone) needs nothing else
-    /// than the default.
+    /// The default is enough for a store whose attempts are all visible in its records (lease mode
+    /// only).
     ///
     /// # Errors
     ///
-    /// The store could not be asked. Nothing was changed.
+    /// The store could not be reached. Nothing was changed.
     fn inspect(&self, claim: &Claim) -> impl Future<Output = Result<Inspected, StoreError>> + Send {
         async move {
             Ok(match self.look_up(claim).await? {
@@ -331,38 +333,39 @@ pub trait Store: Send + Sync + 'static {
         }
     }
 
-    /// Lease mode: claims durably, before the handler starts.
+    /// Lease mode: makes a durable claim, before the handler starts.
     ///
     /// # Errors
     ///
-    /// The store could not be asked. Unless the error is a lost connection, no claim was made;
-    /// after a lost connection there may be one, which lapses into doubt.
+    /// The store could not be reached. No claim was made, unless the error is a lost connection:
+    /// then there may be a claim, which will lapse into doubt.
     fn claim(
         &self,
         claim: &Claim,
     ) -> impl Future<Output = Result<Claimed<Lease>, StoreError>> + Send;
 
-    /// Lease mode: claims, under a new token, a call that is in doubt: one that `token` left so,
-    /// for the same fingerprint. Whoever held `token` is fenced. `None` when the record is not, or
-    /// no longer, in doubt under that token; nothing was changed then.
+    /// Lease mode: claims a call in doubt under a new token. `token` is the token of the attempt
+    /// that left it in doubt, and the fingerprint must be the same. The attempt that held `token`
+    /// is fenced. Returns `None`, and changes nothing, if the record is not (or no longer) in doubt
+    /// under that token.
     ///
-    /// As durable as [`claim`](Self::claim).
+    /// The claim is as durable as one by [`claim`](Self::claim).
     ///
     /// # Errors
     ///
-    /// As [`claim`](Self::claim).
+    /// The same as for [`claim`](Self::claim).
     fn take_over(
         &self,
         claim: &Claim,
         token: i64,
     ) -> impl Future<Output = Result<Option<Lease>, StoreError>> + Send;
 
-    /// Lease mode: honours the claim for this long from now. A lease that has ended is not
-    /// revived.
+    /// Lease mode: extends the lease to this long from now. A lease that has ended is not revived.
     ///
     /// # Errors
     ///
-    /// The store could not be asked; the lease ends when it would have, or was renewed.
+    /// The store could not be reached. The lease ends when it would have ended, unless the renewal
+    /// did happen.
     fn renew(
         &self,
         lease: &Lease,
@@ -373,39 +376,41 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The store could not be asked; the record stays in progress until its lease ends, or is
-    /// completed.
+    /// The store could not be reached. The record stays in progress until its lease ends, unless it
+    /// was completed after all.
     fn complete(
         &self,
         lease: &Lease,
         completion: Completion,
     ) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
 
-    /// Lease mode: gives the claim back; the key is free. For `keep_origin` the next claim of it is
-    /// another attempt of the same origin; zero forgets it at once.
+    /// Lease mode: gives the claim back, so that the key is free. A claim of the key within
+    /// `keep_origin` is another attempt of the same origin. Zero forgets the origin at once.
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete).
+    /// The same as for [`complete`](Self::complete).
     fn release(
         &self,
         lease: &Lease,
         keep_origin: Duration,
     ) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
 
-    /// Lease mode: says that the attempt ended without telling: the record is in doubt now.
+    /// Lease mode: says that the attempt ended with an unknown outcome. The record is in doubt from
+    /// now on.
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete).
+    /// The same as for [`complete`](Self::complete).
     fn abandon(&self, lease: &Lease) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
 
-    /// Removes up to `limit` records past their retention, and never one that is in progress, or
-    /// in doubt within its own. Answers how many it removed or reduced to a tombstone.
+    /// Removes up to `limit` records past their retention. It never removes a record in progress,
+    /// or one in doubt that is within its own retention. Returns how many records it removed or
+    /// reduced to a tombstone.
     ///
     /// # Errors
     ///
-    /// The store could not be asked. What was removed stays removed.
+    /// The store could not be reached. What was removed stays removed.
     fn sweep(&self, limit: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
 
@@ -415,26 +420,27 @@ pub trait Store: Send + Sync + 'static {
     note = "use `SqliteStore` or `PostgresStore`, or remove the `&mut` parameter and say with `on_error` what an error means"
 )]
 pub trait TransactionStore: Store {
-    /// What the handler is given by `&mut`.
+    /// What the handler is given as `&mut`.
     type Connection: Send + 'static;
 
     /// An open transaction. Dropping it rolls back.
     type Transaction: DerefMut<Target = Self::Connection> + Send + 'static;
 
-    /// Claims, and opens the transaction that the handler writes through. Without a claim the
-    /// call is unprotected: the answer is always [`Claimed::New`].
+    /// Claims the key and opens the transaction that the handler writes through. Without a claim
+    /// the call is unprotected, and the answer is always [`Claimed::New`].
     ///
     /// # Errors
     ///
-    /// The store could not be asked, or stayed busy. The handler has not run; nothing was changed.
+    /// The store could not be reached, or stayed busy. The handler has not run, and nothing was
+    /// changed.
     fn begin(
         &self,
         call: &CallInfo,
         claim: Option<&Claim>,
     ) -> impl Future<Output = Result<Claimed<Self::Transaction>, StoreError>> + Send;
 
-    /// Ends a transaction. `claim` is what it was begun with. Never fails: what went wrong is a
-    /// way of having ended.
+    /// Ends a transaction. `claim` is the claim it was begun with. It never fails: every failure is
+    /// a variant of [`Ended`].
     fn end(
         &self,
         transaction: Self::Transaction,

@@ -1,4 +1,4 @@
-//! The operator's hand: what is recorded, and what becomes of a call in doubt.
+//! For operators: what is recorded, and how a call in doubt is resolved.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{Completion, Store, StoreError};
 use crate::{fingerprint::RecordId, record::Timestamp};
 
-/// Where a stored record stands, as an operator sees it.
+/// The state of a stored record, as an operator sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RecordStatus {
@@ -17,14 +17,15 @@ pub enum RecordStatus {
     InDoubt,
     /// Finished, and within its retention.
     Completed,
-    /// The key is free; what is left of the record says why, and where its next attempt comes from.
+    /// The key is free. What is left of the record says why, and may keep the origin of the
+    /// next attempt.
     Released,
-    /// Past its retention, not swept yet or kept as a tombstone.
+    /// Past its retention, and either not swept yet or kept as a tombstone.
     Expired,
 }
 
 impl RecordStatus {
-    /// The word for it.
+    /// The word for this status.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -47,13 +48,14 @@ impl fmt::Display for RecordStatus {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RecordQuery {
-    /// Only those that stand here.
+    /// Only records with this status.
     pub status: Option<RecordStatus>,
-    /// Only those of this tool.
+    /// Only records of this tool.
     pub tool: Option<Arc<str>>,
-    /// Only those after this one: the [`RecordInfo::cursor`] of the last record of the page before.
+    /// Only records after this one: the [`RecordInfo::cursor`] of the last record of the previous
+    /// page.
     pub after: Option<(Timestamp, RecordId)>,
-    /// How many at most; 100 unless said otherwise. A full page may not be the last one.
+    /// How many at most; the default is 100. A full page may be followed by more.
     pub limit: u32,
 }
 
@@ -68,40 +70,41 @@ impl Default for RecordQuery {
     }
 }
 
-/// What an operator can see of a record. Neither the scope, nor the arguments, nor the key are kept.
+/// What an operator can see of a record. Scope, arguments and key are not stored.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RecordInfo {
     /// The record.
     pub id: RecordId,
-    /// Where it stands.
+    /// The record's status.
     pub status: RecordStatus,
     /// The tool that was called.
     pub tool: Arc<str>,
     /// At most 8 characters of an explicit key.
     pub key_prefix: Option<Box<str>>,
-    /// The token that a resolution has to name. A lease's fencing token; for a record that was
-    /// written in a transaction it is what the store has in its place.
+    /// The token that a resolution has to name. This is a lease's fencing token. A record that was
+    /// written in a transaction has another number here, chosen by the store.
     pub token: i64,
-    /// How many attempts there were since its origin. An attempt that only asked the other side
-    /// counts.
+    /// How many attempts there have been since the origin. An attempt that only asked the other
+    /// side counts too.
     pub attempts: u32,
-    /// When the first of them claimed the key.
+    /// When the first of these attempts claimed the key.
     pub created_at: Timestamp,
-    /// When the lease ends, or ended: in progress, and in doubt after a lapse.
+    /// When the lease ends or ended. Set for a record in progress, and for one in doubt after a
+    /// lapse.
     pub lease_until: Option<Timestamp>,
-    /// When the handler's result was recorded, or the attempt said that it is in doubt.
+    /// When the handler's result was recorded, or when the attempt reported that it is in doubt.
     pub completed_at: Option<Timestamp>,
-    /// When the record is past its retention; unknown while it is in progress.
+    /// When the record's retention ends; unknown while it is in progress.
     pub expires_at: Option<Timestamp>,
     /// How an operator resolved it, if one did.
     pub resolved: Option<ResolvedBy>,
-    /// The encoded result; listings leave it out.
+    /// The encoded result. Listings leave it out.
     pub response: Option<Bytes>,
 }
 
 impl RecordInfo {
-    /// A record without what only some have.
+    /// A record with only the fields that every record has.
     #[must_use]
     pub fn new(
         id: RecordId,
@@ -137,16 +140,16 @@ impl RecordInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "the three words of a resolution")]
 pub enum ResolutionKind {
-    /// It took effect.
+    /// The call took effect.
     Committed,
-    /// It took no effect, and will take none.
+    /// The call took no effect, and never will.
     NotCommitted,
-    /// Nothing is said of the effect: a repeat is acceptable.
+    /// Says nothing of the effect, but a repeat is acceptable.
     Released,
 }
 
 impl ResolutionKind {
-    /// The word for it.
+    /// The word for this resolution.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -156,7 +159,7 @@ impl ResolutionKind {
         }
     }
 
-    /// As stored.
+    /// The stored form.
     #[must_use]
     pub const fn to_stored(self) -> i16 {
         match self {
@@ -178,13 +181,13 @@ impl ResolutionKind {
     }
 }
 
-/// What is kept of a resolution, in the record.
+/// What the record keeps of a resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResolvedBy {
     /// What was found out.
     pub kind: ResolutionKind,
-    /// Who says so.
+    /// Who resolved it.
     pub who: Arc<str>,
     /// Why.
     pub why: Arc<str>,
@@ -210,26 +213,26 @@ impl ResolvedBy {
     }
 }
 
-/// What is to become of a call that is in doubt, or that still runs.
+/// How to resolve a call that is in doubt or still running.
 #[derive(Debug, Clone)]
 #[expect(
     clippy::exhaustive_enums,
     reason = "a store must handle every resolution"
 )]
 pub enum Resolution {
-    /// It took effect: from now on a retry gets this result; without one it is refused as
-    /// `idempotency_result_too_large`, outcome committed.
+    /// The call took effect. From now on a retry gets this result. Without a result a retry is
+    /// refused as `idempotency_result_too_large`, outcome committed.
     Committed(Completion),
-    /// It took no effect and will take none: the key is free, and the next attempt is the first of
-    /// a new origin, with a new downstream key.
+    /// The call took no effect, and never will. The key is free. The next attempt is the first of a
+    /// new origin, with a new downstream key.
     NotCommitted,
-    /// Nothing is said of the effect, a repeat is acceptable: the key is free, and the next attempt
-    /// has the same downstream key.
+    /// Says nothing of the effect, but a repeat is acceptable. The key is free, and the next attempt has
+    /// the same downstream key.
     Release,
 }
 
 impl Resolution {
-    /// What it says of the effect.
+    /// What it says about the effect.
     #[must_use]
     pub const fn kind(&self) -> ResolutionKind {
         match self {
@@ -248,12 +251,12 @@ pub struct Audit {
     pub who: Arc<str>,
     /// Why.
     pub why: Arc<str>,
-    /// How long the trail of a freed key is kept, if it is not claimed anew. A completed record
-    /// keeps it for its own retention.
+    /// How long to keep the audit trail of a freed key that is not claimed again. A completed
+    /// record keeps its trail for its own retention.
     pub kept: Duration,
 }
 
-/// A resolution needs a name and a reason.
+/// The audit has no name or no reason, or one of them is not acceptable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InvalidAudit;
@@ -261,7 +264,7 @@ pub struct InvalidAudit;
 impl fmt::Display for InvalidAudit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "a resolution says who and why, each in 1 to 1000 characters without U+0000; an empty one says nothing",
+            "a resolution must say who and why, each in 1 to 1000 characters without U+0000 and not only white space",
         )
     }
 }
@@ -269,15 +272,15 @@ impl fmt::Display for InvalidAudit {
 impl std::error::Error for InvalidAudit {}
 
 impl Audit {
-    /// How long the trail of a freed key is kept: 90 days.
+    /// How long the audit trail of a freed key is kept: 90 days.
     pub const DEFAULT_KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
     const LONGEST: usize = 1000;
 
-    /// Says who, and why.
+    /// Makes an audit of who resolves the record, and why.
     ///
     /// # Errors
     ///
-    /// One of them is empty, longer than 1000 characters, or contains U+0000.
+    /// `who` or `why` is blank, longer than 1000 characters, or contains U+0000.
     pub fn new(who: impl Into<Arc<str>>, why: impl Into<Arc<str>>) -> Result<Self, InvalidAudit> {
         let (who, why) = (who.into(), why.into());
         for said in [&who, &why] {
@@ -301,46 +304,46 @@ impl Audit {
     reason = "a guarded statement matched or it did not"
 )]
 pub enum Resolved {
-    /// The record is resolved, at this moment, under a new token: an attempt that is still alive
-    /// is fenced.
+    /// The record was resolved at this time, under a new token. An attempt that is still alive is
+    /// fenced.
     Done(Timestamp),
-    /// The record is no longer as it was seen: another token, or neither in doubt nor in
-    /// progress. Nothing was changed; look again.
+    /// The record has changed since it was seen: it has another token, or is neither in doubt nor
+    /// in progress. Nothing was changed. Look again.
     Changed,
     /// There is no such record.
     NotFound,
 }
 
-/// A store whose records an operator can look at and resolve. Part of the
-/// [contract](crate::store#contract) of every store of this crate.
+/// A store whose records an operator can inspect and resolve. Every store of this crate does this
+/// as part of its [contract](crate::store#contract).
 pub trait OperatorStore: Store {
-    /// Lists records, oldest first, without their results. Records that are expired and not swept
-    /// are listed as such.
+    /// Lists records, oldest first, without their results. Records that have expired but are not
+    /// swept yet are listed as expired.
     ///
     /// # Errors
     ///
-    /// The store could not be asked. Nothing was changed.
+    /// The store could not be reached. Nothing was changed.
     fn list(
         &self,
         query: &RecordQuery,
     ) -> impl Future<Output = Result<Vec<RecordInfo>, StoreError>> + Send;
 
-    /// One record, with its result.
+    /// Reads one record, with its result.
     ///
     /// # Errors
     ///
-    /// The store could not be asked. Nothing was changed.
+    /// The store could not be reached. Nothing was changed.
     fn show(
         &self,
         id: RecordId,
     ) -> impl Future<Output = Result<Option<RecordInfo>, StoreError>> + Send;
 
-    /// Resolves a record that is in doubt, or in progress, under the token that was seen, and writes
-    /// down who did it, when and why. The record gets a new token.
+    /// Resolves a record that is in doubt or in progress under the token that was seen. It records
+    /// who did it, when and why, and gives the record a new token.
     ///
     /// # Errors
     ///
-    /// The store could not be asked; after a lost connection the record may be resolved.
+    /// The store could not be reached. After a lost connection, the record may have been resolved.
     fn resolve(
         &self,
         id: RecordId,

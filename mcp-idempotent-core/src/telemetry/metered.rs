@@ -41,12 +41,12 @@ pub(super) struct Meter {
     application: SharedString,
     tool: SharedString,
     started: Instant,
-    /// Kept, so that what is counted up is counted down in the same recorder.
+    /// Kept so that the gauge goes up and down in the same recorder.
     in_flight: Up,
 }
 
 impl Meter {
-    /// Without a tool, it is one that the server does not list.
+    /// `None` stands for a tool that the server does not list.
     pub(super) fn start(application: &Application, tool: Option<&Arc<str>>) -> Self {
         let application = SharedString::from(application.to_shared());
         Self {
@@ -89,7 +89,7 @@ impl Meter {
     }
 }
 
-/// Measures how long it lives.
+/// Measures the time until it is dropped.
 pub struct Timer {
     started: Instant,
     histogram: Histogram,
@@ -102,7 +102,7 @@ impl Drop for Timer {
     }
 }
 
-/// One in a gauge, for as long as it lives.
+/// Adds one to a gauge until it is dropped.
 struct Up(Gauge);
 
 impl Up {

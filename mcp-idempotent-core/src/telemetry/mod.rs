@@ -1,13 +1,13 @@
-//! What is seen of a call from outside: one tracing span, and metrics.
+//! What can be seen of a call from outside: one tracing span, and metrics.
 //!
-//! The span is called [`SPAN`] and is at level `INFO`. Its fields: `tool`, `application`, `mode`,
+//! The span is called [`SPAN`] and has level `INFO`. Its fields are `tool`, `application`, `mode`,
 //! `key_kind`, `key_prefix` (at most 8 characters of an explicit key), `record` (the first 8 hex
-//! digits of the record's id) and, once the call has ended, `outcome`. Everything that a call
-//! reports is inside it, the handler's own events too. Arguments, scopes, results and secrets are
-//! never part of it, nor is a key that is longer than 8 characters.
+//! digits of the record's id) and, once the call has ended, `outcome`. All events of a call are
+//! inside it, the handler's own included. It never contains arguments, scopes, results, secrets, or
+//! a whole key longer than 8 characters.
 //!
-//! With the feature `metrics` the same is counted and timed through the facade of that name, for
-//! whatever recorder the program installs; install it before the first call. Names and labels are
+//! With the feature `metrics`, calls are also counted and timed through the `metrics` facade, for
+//! any recorder that the program installs. Install it before the first call. Names and labels are
 //! stable; `docs/operating.md` has them as tables.
 
 #[cfg(feature = "metrics")]
@@ -31,7 +31,7 @@ use crate::{
     answer::Answer,
     error::Refusal,
     fingerprint::{Identity, KeyKind, RecordId},
-    outcome::ResultKind,
+    handler_result::ResultKind,
     scope::Application,
 };
 
@@ -58,20 +58,21 @@ impl Mode {
     }
 }
 
-/// One call, from its beginning until it is answered. Dropped before, it was abandoned.
+/// One call, from its beginning to its answer. If it is dropped before, the call counts as
+/// abandoned.
 ///
-/// The engine observes the calls that it is given. A door observes the others: those that were
-/// refused before they had an identity, and those that nothing protects.
+/// The engine observes the calls it is given. The layer and the attribute observe the others: calls
+/// refused before they have an identity, and unprotected calls.
 pub struct ObservedCall {
     span: Span,
-    /// None for a call that has ended, or that nobody observes.
+    /// `None` if the call has ended, or is not observed.
     meter: Option<Meter>,
     if_executed: Outcome,
     noted: Option<Outcome>,
 }
 
 impl ObservedCall {
-    /// Starts observing a call. A tool that the server does not list is not named in metrics.
+    /// Starts observing a call. The metrics do not name a tool that the server does not list.
     pub fn start(
         application: &Application,
         tool: &Arc<str>,
@@ -79,7 +80,7 @@ impl ObservedCall {
         identity: Option<&Identity>,
         mode: Option<Mode>,
     ) -> Self {
-        // The name is written out as well: the macro takes a literal only.
+        // [`SPAN`] is repeated here because the macro only takes a literal.
         let span = tracing::info_span!(
             "idempotent_call",
             tool = &**tool,
@@ -101,7 +102,7 @@ impl ObservedCall {
         }
     }
 
-    /// Of a call that is observed elsewhere.
+    /// For a call that is observed elsewhere.
     pub(crate) const fn unobserved() -> Self {
         Self {
             span: Span::none(),
@@ -111,22 +112,22 @@ impl ObservedCall {
         }
     }
 
-    /// The span that everything of the call belongs to.
+    /// The span of everything that belongs to the call.
     pub fn span(&self) -> Span {
         self.span.clone()
     }
 
-    /// Times the handler until it is dropped.
+    /// Times the handler. The time ends when the timer is dropped.
     pub fn handler(&self) -> Option<Timer> {
         self.meter.as_ref().map(Meter::handler)
     }
 
-    /// Times a wait for an equal call until it is dropped.
+    /// Times the wait for an equal call. The time ends when the timer is dropped.
     pub(crate) fn waiting(&self) -> Option<Timer> {
         self.meter.as_ref().map(Meter::waiting)
     }
 
-    /// The handler has ended.
+    /// Notes how the handler ended.
     pub(crate) const fn handled(&mut self, kind: ResultKind) {
         self.if_executed = match kind {
             ResultKind::NotCalled => Outcome::NotCalled,
@@ -140,14 +141,14 @@ impl ObservedCall {
         };
     }
 
-    /// The handler ran as another attempt at a call in doubt.
+    /// Notes that the handler ran as another attempt at a call in doubt.
     pub(crate) fn ran_again(&mut self) {
         if self.if_executed == Outcome::Executed {
             self.if_executed = Outcome::Rerun;
         }
     }
 
-    /// Something that the answer does not tell.
+    /// Notes an outcome that the answer does not show.
     pub(crate) const fn note(&mut self, outcome: Outcome) {
         self.noted = Some(outcome);
     }
@@ -167,7 +168,7 @@ impl ObservedCall {
         self.end(of_refusal(refusal));
     }
 
-    /// The call ended like this.
+    /// The call ended with this outcome.
     pub fn end(mut self, outcome: Outcome) {
         self.report(outcome);
     }

@@ -10,13 +10,13 @@ pub enum Outcome {
     Executed,
     /// A recorded result was given.
     Replayed,
-    /// The result of a running call was waited for and given.
+    /// The call waited for a running call and got its result.
     Joined,
-    /// The handler runs without deduplication, as the policy says of a call without a key.
+    /// The handler ran without deduplication, because the policy protects only calls with a key.
     Bypassed,
-    /// The store was away, and the policy lets the handler run without any protection.
+    /// The store was unavailable, and the policy lets the handler run without any protection.
     FailedOpen,
-    /// The handler asked the client for more input; nothing is recorded.
+    /// The handler asked the client for more input. Nothing is recorded.
     InputRequired,
     /// The handler did not run, because its arguments did not parse.
     NotCalled,
@@ -25,15 +25,15 @@ pub enum Outcome {
     Interrupted,
     /// The handler ran again, after an attempt that is in doubt, and its own result is the answer.
     Rerun,
-    /// The author's function found out that a call in doubt took effect, and its result was given.
+    /// The author's function found that a call in doubt took effect, and its result was given.
     Verified,
-    /// The handler ran, and from here on its record is in doubt.
+    /// The handler ran and left its record in doubt.
     LeftInDoubt,
     /// Refused: the key was used for another call.
     Conflict,
-    /// Refused: the first call still runs.
+    /// Refused: the first call is still running.
     InProgress,
-    /// Refused: whether an earlier call, or this one's commit, took effect is not known.
+    /// Refused: it is not known whether an earlier call, or this call's own commit, took effect.
     InDoubt,
     /// The handler outlived its lease, and its result was not recorded.
     Fenced,
@@ -47,21 +47,21 @@ pub enum Outcome {
     NotCommitted,
     /// Refused: the caller may not call this tool.
     Unauthorized,
-    /// Refused: too many calls wait.
+    /// Refused: too many calls are waiting.
     TooManyWaiting,
-    /// Refused: the server is set up in a way that cannot protect this call.
+    /// Refused: the server's set-up cannot protect this call.
     Misconfigured,
-    /// Refused: the key is malformed, or two places name different ones.
+    /// Refused: the key is malformed, or two sources gave different keys.
     KeyInvalid,
-    /// Refused: the tool takes calls with a key only.
+    /// Refused: the tool only accepts calls with a key.
     KeyRequired,
-    /// Dropped before it was answered. In lease mode, after the handler started, its record is in
-    /// doubt.
+    /// Dropped before it was answered. In lease mode, the record is in doubt if the handler had
+    /// started.
     Abandoned,
 }
 
 impl Outcome {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: &[Self] = &[
         Self::Executed,
         Self::Replayed,
@@ -90,7 +90,7 @@ impl Outcome {
         Self::Abandoned,
     ];
 
-    /// The word in the span's field and in the metrics' label.
+    /// The value of the span's field and of the metrics' label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

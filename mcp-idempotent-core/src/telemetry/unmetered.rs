@@ -1,4 +1,4 @@
-//! Without the feature `metrics`: nothing is measured, at no cost.
+//! Without the feature `metrics` nothing is measured, and nothing is spent on it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Beginning a call in lease mode: claim it, or take over what is in doubt.
+//! Begins a call in lease mode: claims it, or takes over a call in doubt.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ use crate::{
     telemetry::Mode,
 };
 
-/// How often a call in doubt is tried to be taken over that others take over too.
+/// How often to try to take over a call in doubt while other calls do the same.
 const TAKE_OVERS: u32 = 8;
 
 /// How a call in lease mode begins.
@@ -36,20 +36,20 @@ const TAKE_OVERS: u32 = 8;
     reason = "a caller must handle every beginning"
 )]
 pub enum Begun<S: Store> {
-    /// There is an answer already; the handler does not run.
+    /// There is already an answer. The handler does not run.
     Answer(Answer),
     /// Run the handler under this attempt.
     Attempt(LeaseAttempt<S>),
-    /// The store is away, and the policy says to run all the same, without any protection.
+    /// The store is unavailable, and the policy lets the handler run without any protection.
     FailOpen,
 }
 
 impl<S: Store> Engine<S> {
-    /// Begins a call in lease mode: the claim is durable before the handler runs.
+    /// Begins a call in lease mode. The claim is durable before the handler runs.
     ///
-    /// Dropping the future leaves nothing behind: a claim that was on its way is released.
+    /// Dropping the future leaves nothing behind: if a claim was on its way, it is released.
     pub async fn begin(&self, request: Request<'_>) -> Begun<S> {
-        // A lease must outlive any transaction that keeps it from being renewed.
+        // A lease must outlive any transaction that blocks its renewal.
         if let Err(refusal) = request.check_policy(self.inner.store.transaction_limit()) {
             let observed = request.observe(&self.inner.application, Mode::Lease);
             observed.refused(&refusal);
@@ -76,7 +76,7 @@ impl<S: Store> Engine<S> {
         let led = self
             .lead(&request, rules, |claim, under| {
                 let inner = Arc::clone(&self.inner);
-                // The claim may be committed when this caller is gone: somebody has to release it.
+                // The claim may be committed after this caller is gone, and must then be released.
                 DetachOnDrop::new(async move { inner.claim_lease(claim, under, claiming).await })
             })
             .await;
@@ -89,7 +89,7 @@ impl<S: Store> Engine<S> {
             (OnDoubt::Verify, Some(verify)) if owned.in_doubt => {
                 let mut observed = lead.take_observed();
                 let span = observed.span();
-                // In a box, as what only few calls come to.
+                // Boxed, because only few calls get here.
                 let verified = Box::pin(verify::verify(verify, owned, lead, &mut observed))
                     .instrument(span)
                     .await;
@@ -173,8 +173,8 @@ impl<S: Store> Inner<S> {
                 Ok(None) if tries >= TAKE_OVERS => return Ok(Claimed::InProgress),
                 Ok(None) => {}
                 Err(error) if error.kind() == StoreErrorKind::Conflict && tries < TAKE_OVERS => {}
-                // An earlier attempt may have acted. That is more than a store that is away: nothing
-                // may be said of the effect, and nothing may run without protection.
+                // An earlier attempt may have acted. That matters more than the unavailable store:
+                // nothing is known about the effect, and nothing may run without protection.
                 Err(error) if error.is_transient() => {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
@@ -196,7 +196,7 @@ impl<S: Store> Inner<S> {
         asked: Instant,
         in_doubt: bool,
     ) -> OwnedLease<S> {
-        // The downstream keys are the same for all who may make an attempt at this call.
+        // The downstream keys are the same for every process that may make an attempt at this call.
         let seed_of = match (under, &self.rotation) {
             (Some(under), Some(rotation)) => SeedOf {
                 id: under.id,

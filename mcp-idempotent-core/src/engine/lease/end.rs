@@ -1,4 +1,4 @@
-//! An attempt in lease mode: run the handler, and end the lease as its result says.
+//! An attempt in lease mode: runs the handler, and ends the lease as its result requires.
 
 use std::future::Future;
 
@@ -15,14 +15,14 @@ use crate::{
         plan::{self, LeasePlan},
         rotation::guard::GuardEnd,
     },
-    outcome::{HandlerResult, ResultKind},
+    handler_result::{HandlerResult, ResultKind},
     record::{RecordState, Timestamp},
     refusal,
     store::{End, Ended, LeaseEnd, Store},
     telemetry::{ObservedCall, Outcome},
 };
 
-/// One run of a handler in lease mode. Dropped after the handler started, it leaves the record in
+/// One attempt in lease mode. If it is dropped after the handler has started, the record is in
 /// doubt.
 pub struct LeaseAttempt<S: Store> {
     owned: OwnedLease<S>,
@@ -34,19 +34,19 @@ impl<S: Store> LeaseAttempt<S> {
         Self { owned, lead }
     }
 
-    /// What the handler can know of its lease, and do under it.
+    /// A handle with which the handler can inspect its lease, and act under it.
     #[must_use]
     pub fn handle(&self) -> LeaseHandle {
         self.owned.handle()
     }
 
-    /// Runs the handler, in this task. A handler that holds a
-    /// [transaction](LeaseHandle::begin) for longer than the store allows is dropped. One that goes
-    /// on after its lease is lost keeps nobody waiting any more.
+    /// Runs the handler in this task. A handler that holds a [transaction](LeaseHandle::begin) for
+    /// longer than the store allows is dropped. If a handler continues after its lease is lost,
+    /// other calls stop waiting for it.
     ///
     /// # Errors
     ///
-    /// [`Interrupted`]; finish the attempt with a result of kind
+    /// [`Interrupted`]. Finish the attempt with a result of kind
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
         self.owned.started = true;
@@ -68,8 +68,8 @@ impl<S: Store> LeaseAttempt<S> {
         }
     }
 
-    /// Ends the attempt as the handler's result and the policy say, and answers the caller.
-    /// [`Answer::Executed`] means that the handler's own result is the answer.
+    /// Ends the attempt as the handler's result and the policy require, and returns the caller's
+    /// answer. [`Answer::Executed`] means that the handler's own result is the answer.
     pub async fn finish<R: HandlerResult + ?Sized>(self, result: &R) -> Answer {
         let Self { owned, mut lead } = self;
         let mut observed = lead.handled(result.kind());
@@ -100,8 +100,8 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
         Left::StillHeld => {
             observed.note(Outcome::LeftInDoubt);
             let refusal = refusal::still_held(owned.on_doubt);
-            // Where one transaction keeps everybody from writing, the one that is still held keeps
-            // this from being written too. The caller need not wait for it.
+            // If an open transaction blocks all other writes, the one that is still held blocks
+            // this write too. The caller need not wait for it.
             if owned.held.store.transaction_limit().is_some() {
                 drop(owned);
             } else {
@@ -111,15 +111,15 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
         }
     };
     let plan = match plan::lease(kind, lead.policy.on_error, lead.identity.kind) {
-        // This attempt may have done nothing; the one before it may have acted.
+        // This attempt may have done nothing, but an earlier one may have acted.
         LeasePlan::Release if owned.in_doubt => LeasePlan::InDoubt,
         plan => plan,
     };
-    // Only a success commits what was written; an error is recorded without it.
+    // Only a success commits the handler's writes. An error is recorded without them.
     let transaction = match transaction {
         Some(transaction) if !kind.is_success() => {
-            // What it committed itself cannot be rolled back: whatever it says of the call, the key
-            // is not free.
+            // The handler committed something itself, which cannot be rolled back. Whatever its
+            // result says, the key is not free.
             if let Ended::EndedByHandler = transaction.end(End::RollBack).await {
                 observed.note(Outcome::LeftInDoubt);
                 owned.abandon().await;
@@ -138,7 +138,7 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
                 None => complete(owned, lead, response, observed).await,
             },
             Err(error) => {
-                // The handler has acted: dropping the lease leaves it in doubt.
+                // The handler has acted. Dropping the lease leaves the record in doubt.
                 observed.note(Outcome::LeftInDoubt);
                 lead.refuse(refusal::not_encoded_after_acting(&*error))
             }
@@ -183,11 +183,11 @@ async fn complete<S: Store>(
             lead.refuse(refusal::fenced(owned.on_doubt))
         }
         Err(error) => {
-            // The effect has happened and its result is known: the one caller who is here gets
-            // it. A retry finds the record in doubt.
+            // The effect has happened and its result is known, so this one caller gets it. A retry
+            // finds the record in doubt.
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "a result could not be recorded; its call is in doubt once the lease ends"
+                "a result could not be recorded; its call will be in doubt when the lease ends"
             );
             observed.note(Outcome::LeftInDoubt);
             lead.fail();
@@ -196,8 +196,8 @@ async fn complete<S: Store>(
     }
 }
 
-/// The handler has acted outside, and its writes commit together with the record. Where they do
-/// not, the outside call may have been made all the same.
+/// The handler has acted outside the store, and its writes commit together with the record. If they
+/// do not commit, the outside call may still have happened.
 async fn complete_with<S: Store>(
     mut owned: OwnedLease<S>,
     transaction: Box<dyn Ending>,
@@ -229,7 +229,8 @@ async fn complete_with<S: Store>(
             owned.abandon().await;
             lead.refuse(refusal::ended_by_handler(owned.on_doubt))
         }
-        // The commit may still be under way: the lease lapses into doubt, or is completed.
+        // The commit may still be under way. Either it completes the lease, or the lease lapses
+        // into doubt.
         Ended::Unknown(error) => {
             owned.ended = true;
             lead.refuse(refusal::commit_unknown(error))
@@ -237,7 +238,7 @@ async fn complete_with<S: Store>(
     }
 }
 
-/// Those who joined are told what a record in doubt means to them.
+/// Calls that joined are told what a record in doubt means to them.
 pub(super) fn share_doubt<S: Store>(lead: Lead, owned: &OwnedLease<S>) {
     let lease = &owned.held.watch.lease;
     lead.share_state(RecordState::InDoubt {

@@ -1,4 +1,4 @@
-//! A lease in the handler's hand.
+//! The handler's view of its lease.
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
@@ -13,8 +13,8 @@ use crate::{
     store::{Store, StoreError, StoreErrorKind, TransactionStore},
 };
 
-/// How long a handler that asks for its lease waits for the store at least, although by this
-/// process's clock the lease may have ended.
+/// The shortest time that a handler's question about its lease waits for the store, even if the
+/// lease may have ended by this process's clock.
 const SHORTEST_ANSWER: Duration = Duration::from_secs(1);
 
 /// What a handler in lease mode can know of its attempt, and do under it. Cheap to clone. It outlives
@@ -29,44 +29,44 @@ impl LeaseHandle {
         Self { held }
     }
 
-    /// A key for a call to another system: the same for every attempt at this call, another one for
-    /// each `step`. A handler that makes one outside call can name it as it likes; it must not
-    /// change the name, as calls that are under way would then be made twice.
+    /// A key for a call to another system. It is the same for every attempt at this call and
+    /// different for each `step`. A handler with only one outside call can choose any name for it,
+    /// but must not change the name later: calls that are under way would then be made twice.
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> DownstreamKey {
         self.held.watch().downstream_key(step)
     }
 
-    /// Asks the store, now, whether this attempt still has its lease, and renews it. Call it right
-    /// before the outside call: after a pause of the process (or of its machine) the lease may have
+    /// Asks the store now whether this attempt still has its lease, and renews it. Call it right
+    /// before the outside call. If the process (or its machine) was paused, the lease may have
     /// ended without the handler noticing.
     ///
-    /// It narrows the gap and does not close it: what reaches the other side after another attempt
-    /// took over is stopped by the downstream key alone.
+    /// This narrows the gap but does not close it. If another attempt takes over right after it,
+    /// only the downstream key stops a late outside call.
     ///
-    /// Ask before [`begin`](Self::begin), not after it: it takes a connection beside the
-    /// transaction's, and a transaction above READ COMMITTED cannot complete a lease that was renewed
-    /// since its first statement.
+    /// Call it before [`begin`](Self::begin), not after. It uses a second connection besides the
+    /// transaction's. And a transaction above READ COMMITTED cannot complete a lease that was
+    /// renewed after its first statement.
     ///
     /// # Errors
     ///
-    /// [`NotCurrent`], at the latest when the lease has ended. Do not make the outside call.
+    /// [`NotCurrent`], at the latest when the lease has ended. Do not make the outside call then.
     pub async fn ensure_current(&self) -> Result<(), NotCurrent> {
         self.held.renew_now().await
     }
 
-    /// Opens the attempt's transaction: what is written through it, the result and the end of the
-    /// lease commit together when the handler returns a result, or not at all. Begin it after the
-    /// outside call, so that no connection is held while the other side takes its time.
+    /// Opens the attempt's transaction. When the handler returns a result, its writes through this
+    /// transaction, the result and the end of the lease commit together or not at all. Begin it
+    /// after the outside call, so that no connection is held while the other side is working.
     ///
-    /// Dropping it does not roll back: what was written until then commits when the handler returns a
-    /// result. A handler that gives its own writes up halfway (a timeout around them) returns an
-    /// error, or puts them into a savepoint.
+    /// Dropping it does not roll back: everything written until then commits when the handler
+    /// returns a result. A handler that abandons its own writes halfway (because of a timeout
+    /// around them) must return an error, or use a savepoint.
     ///
     /// # Errors
     ///
-    /// [`BeginError`]. The outside call may have been made: what the record says then is the
-    /// policy's [`OnError`](crate::OnError).
+    /// [`BeginError`]. The outside call may have been made already. The policy's
+    /// [`OnError`](crate::OnError) then decides what is recorded.
     pub async fn begin<S: TransactionStore>(&self) -> Result<Borrowed<S>, BeginError> {
         let watch = self.held.watch();
         let store = self
@@ -80,26 +80,26 @@ impl LeaseHandle {
         watch.transaction.begin(&store, &watch.call).await
     }
 
-    /// Ends when the lease is lost while the attempt runs, and never otherwise.
+    /// Resolves when the lease is lost while the attempt is running, and never otherwise.
     pub async fn lost(&self) {
         self.held.watch().lost().await;
     }
 
-    /// Whether the lease is known to be lost. The store may know better:
+    /// Whether the lease is known to be lost. The store may know more:
     /// [`ensure_current`](Self::ensure_current).
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.held.watch().is_lost()
     }
 
-    /// Which attempt at this call it is; the first is 1.
+    /// Which attempt at this call this is; the first is 1.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.held.watch().lease.attempts
     }
 
-    /// The fencing token: it grows with each attempt, and is never used twice in a store. A system
-    /// that can compare it can refuse a late attempt.
+    /// The fencing token. It grows with each attempt, and a store never uses one twice. A system
+    /// that can compare tokens can refuse a late attempt.
     #[must_use]
     pub fn token(&self) -> i64 {
         self.held.watch().lease.token
@@ -116,7 +116,7 @@ impl fmt::Debug for LeaseHandle {
     }
 }
 
-/// A [`Held`] of any store: a handler does not name its store's type.
+/// A [`Held`] of any store, so that a handler need not name its store's type.
 trait OfAnyStore: Send + Sync {
     fn watch(&self) -> &Watch;
 
@@ -137,8 +137,8 @@ impl<S: Store> OfAnyStore for Held<S> {
             if watch.is_lost() || watch.has_returned() {
                 return Err(NotCurrent::Fenced);
             }
-            // Where one transaction keeps everybody from writing, a renewal would wait for the very
-            // handler that asks. The commit of the open transaction is guarded all the same.
+            // If an open transaction blocks all other writes, a renewal would wait for the very
+            // handler that asks. The commit of the open transaction is still guarded.
             if self.store.transaction_limit().is_some() && watch.transaction.is_open() {
                 return Ok(());
             }
@@ -146,7 +146,7 @@ impl<S: Store> OfAnyStore for Held<S> {
             timeout_at(bound, self.renew()).await.unwrap_or_else(|_| {
                 Err(NotCurrent::Unconfirmed(StoreError::new(
                     StoreErrorKind::Unavailable,
-                    "the store did not answer while the lease lasted",
+                    "the store did not answer before the lease ended",
                 )))
             })
         })

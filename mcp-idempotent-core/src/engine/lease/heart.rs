@@ -1,7 +1,7 @@
 //! One task that renews every running lease of an engine.
 //!
-//! A task for each lease would cost every call a spawn; renewing inside the handler's own task would
-//! stop while the handler keeps its thread.
+//! One task per lease would cost every call a spawn. Renewing inside the handler's own task would
+//! stop while the handler blocks its thread.
 
 use std::{
     sync::{Arc, Mutex, Weak, atomic::Ordering},
@@ -17,18 +17,19 @@ use tokio::{
 use super::held::{Held, NotCurrent, lock};
 use crate::store::Store;
 
-/// How often the leases are looked at within the shortest heartbeat among them.
+/// How many times the leases are checked within the shortest of their heartbeats.
 const LOOKS_PER_HEARTBEAT: u32 = 4;
 const SHORTEST_LOOK: Duration = Duration::from_millis(5);
-/// After how many looks at nothing the task ends; the next lease starts it again.
+/// After this many checks without any lease the task ends. The next lease starts it again.
 const IDLE_LOOKS: u32 = 8;
-/// Between two tries to renew while the store fails.
+/// The pauses between two attempts to renew, while the store fails.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// A try that hangs is given up after half of what is left of the lease, but not before this.
+/// An attempt to renew that hangs is given up after half of the lease's remaining time, but not
+/// before this.
 const SHORTEST_TRY: Duration = Duration::from_secs(1);
 
-/// Renews the leases that were given to it, until they end.
+/// Renews its leases until they end.
 pub(in crate::engine) struct Heart<S> {
     state: Mutex<State<S>>,
     sooner: Notify,
@@ -36,12 +37,12 @@ pub(in crate::engine) struct Heart<S> {
 
 struct State<S> {
     leases: Vec<Weak<Held<S>>>,
-    /// Zero while no task runs.
+    /// Zero if no task is running.
     look_every: Duration,
 }
 
 impl<S> State<S> {
-    /// What has ended is removed at each look; between two, before room is made for more.
+    /// Leases that have ended are removed at each check, and also here, before the list grows.
     fn push(&mut self, held: Weak<Held<S>>) {
         if self.leases.len() == self.leases.capacity() {
             self.leases.retain(|held| held.strong_count() > 0);
@@ -62,7 +63,8 @@ impl<S: Store> Heart<S> {
         }
     }
 
-    /// Renews a lease until [`Watch::end`](super::held::Watch::end), or until nobody has it any more.
+    /// Renews a lease until [`Watch::end`](super::held::Watch::end), or until its last owner drops
+    /// it.
     pub(in crate::engine) fn keep(self: &Arc<Self>, held: &Arc<Held<S>>) {
         let Ok(runtime) = Handle::try_current() else {
             return;
@@ -83,8 +85,9 @@ impl<S: Store> Heart<S> {
         } else {
             drop(runtime.spawn(Self::run(Running(Some(Arc::downgrade(self))))));
         }
-        // What a worker thread of tokio has woken last waits in a place from which no other worker
-        // takes it, and this thread may run a handler next that keeps it. Something else goes there.
+        // A tokio worker keeps the task that it woke last in a slot that no other worker can take
+        // from. If this thread then runs a handler that blocks it, that task would be stuck. So an
+        // empty task takes the slot.
         drop(runtime.spawn(async {}));
     }
 
@@ -115,7 +118,7 @@ impl<S: Store> Heart<S> {
 }
 
 impl<S: Store> State<S> {
-    /// Forgets the leases that are over, and says which are to be renewed now.
+    /// Removes leases that have ended, and returns those to renew now.
     fn look(&mut self) -> Vec<Arc<Held<S>>> {
         let now = Instant::now();
         let (mut due, mut shortest) = (Vec::new(), None);
@@ -144,8 +147,8 @@ fn look_every<S>(held: &Held<S>) -> Duration {
     (held.watch.terms.heartbeat / LOOKS_PER_HEARTBEAT).max(SHORTEST_LOOK)
 }
 
-/// As long as the task. A runtime that shuts down drops it; the next lease then starts it again,
-/// in its own runtime.
+/// Lives as long as the task. A runtime that shuts down drops it. The next lease then starts the
+/// task again, in its own runtime.
 struct Running<S>(Option<Weak<Heart<S>>>);
 
 impl<S> Running<S> {
@@ -162,7 +165,8 @@ impl<S> Drop for Running<S> {
     }
 }
 
-/// While a lease is being renewed; nobody else renews it in the background then.
+/// Held while a lease is being renewed. The background task does not renew it a second time
+/// meanwhile.
 struct Renewing<S>(Arc<Held<S>>);
 
 impl<S> Drop for Renewing<S> {
@@ -171,12 +175,12 @@ impl<S> Drop for Renewing<S> {
     }
 }
 
-/// Renews one lease, however often it takes, while it lasts.
+/// Renews one lease, with as many attempts as it takes, until the lease ends.
 async fn renew<S: Store>(renewing: Renewing<S>) {
     let held = &renewing.0;
     let mut pause = FIRST_PAUSE;
     while !held.watch.is_over() {
-        // The handler may have renewed it meanwhile.
+        // The handler may have renewed it in the meantime.
         let left = held.watch.left();
         if left.is_zero() {
             held.watch.lose("it could not be renewed in time");
@@ -195,7 +199,7 @@ async fn renew<S: Store>(renewing: Renewing<S>) {
             }
             Err(_) => tracing::warn!(
                 tool = &*held.watch.call.tool,
-                "the store takes too long to renew a lease; trying again"
+                "the store is taking too long to renew a lease; trying again"
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! A lease while its attempt runs, as all who have to do with it share it.
+//! A lease whose attempt is running, shared by all parts that need it.
 
 use std::{
     any::Any,
@@ -56,7 +56,8 @@ pub(in crate::engine) struct Terms {
     pub(in crate::engine) heartbeat: Duration,
 }
 
-/// What downstream keys are made from: the same for all who may make an attempt at the call.
+/// What downstream keys are made from. It is the same for every process that may make an attempt at
+/// the call.
 pub(in crate::engine) struct SeedOf {
     pub(in crate::engine) id: RecordId,
     pub(in crate::engine) fingerprint: Fingerprint,
@@ -72,28 +73,28 @@ pub(in crate::engine) struct Held<S> {
     _heart: Arc<dyn Any + Send + Sync>,
 }
 
-/// What does not depend on the store's type.
+/// The part that does not depend on the store's type.
 pub(in crate::engine) struct Watch {
     pub(in crate::engine) lease: Lease,
     pub(super) terms: Terms,
     pub(super) call: CallInfo,
     pub(super) transaction: LateTransaction,
-    /// Made when it is first asked for: most handlers pass no key on.
+    /// Computed on first use, because most handlers pass no key on.
     seed: OnceLock<DownstreamSeed>,
     seed_of: SeedOf,
-    /// By this process's clock, and early: counted from before the store was asked.
+    /// By this process's clock, and on the early side: counted from before the store was asked.
     ends: Mutex<Instant>,
     lost: AtomicBool,
-    /// The handler has returned: whether the lease is current is nobody's business any more.
+    /// The handler has returned, so a lost lease is no longer reported.
     returned: AtomicBool,
     ended: AtomicBool,
-    /// The heart is renewing it.
+    /// The heart is renewing it now.
     pub(super) renewing: AtomicBool,
     lost_now: Notify,
 }
 
 impl<S: Store> Held<S> {
-    /// A lease that was asked for at `asked`.
+    /// A lease that was requested at `asked`.
     pub(in crate::engine) fn new(
         (store, heart): (Arc<S>, Arc<dyn Any + Send + Sync>),
         lease: Lease,
@@ -122,7 +123,7 @@ impl<S: Store> Held<S> {
         }
     }
 
-    /// Asks the store to honour the lease for its whole length from now.
+    /// Asks the store to extend the lease to its full length from now.
     pub(super) async fn renew(&self) -> Result<(), NotCurrent> {
         let asked = Instant::now();
         let watch = &self.watch;
@@ -154,9 +155,9 @@ impl Watch {
         seed.key(step)
     }
 
-    /// Ends when the lease is lost.
+    /// Resolves when the lease is lost.
     pub(super) async fn lost(&self) {
-        // Listening before looking: what changes in between is heard.
+        // Listen before looking, so that no change in between is missed.
         let mut lost = std::pin::pin!(self.lost_now.notified());
         lost.as_mut().enable();
         if !self.is_lost() {
@@ -169,7 +170,7 @@ impl Watch {
     }
 
     pub(super) fn lose(&self, why: &'static str) {
-        // An attempt that ends its own lease does not lose it.
+        // An attempt that ends its own lease has not lost it.
         if self.has_returned() {
             return;
         }
@@ -185,7 +186,7 @@ impl Watch {
     }
 
     /// The handler has returned. The lease is still renewed, so that it lasts until the result is
-    /// recorded, but nothing is reported of it.
+    /// recorded, but its loss is no longer reported.
     pub(super) fn returned(&self) {
         self.returned.store(true, Ordering::Release);
     }
@@ -194,13 +195,13 @@ impl Watch {
         self.returned.load(Ordering::Acquire)
     }
 
-    /// Nobody renews it from here on.
+    /// From now on the lease is not renewed.
     pub(in crate::engine) fn end(&self) {
         self.returned();
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Nobody renews it any more.
+    /// Whether the lease is no longer renewed.
     pub(super) fn is_over(&self) -> bool {
         self.ended.load(Ordering::Acquire) || self.is_lost()
     }
@@ -210,13 +211,13 @@ impl Watch {
         lock(&self.ends).saturating_duration_since(Instant::now())
     }
 
-    /// When it is to be renewed next: counted, as its end is, from before the store was asked.
+    /// When to renew next. Like the lease's end, it is counted from before the store was asked.
     pub(super) fn due(&self) -> Instant {
         let ends = *lock(&self.ends);
         let due = ends - self.terms.lease + self.terms.heartbeat;
-        // The handler's transaction is to complete the record: above READ COMMITTED a renewal in
-        // between makes it fail, and in SQLite the renewal could not be made. Such a transaction is
-        // short, so the renewal is put off for as long as it can be.
+        // The handler's transaction will complete the record. Above READ COMMITTED a renewal in
+        // between makes it fail, and in SQLite the renewal would be blocked. Such a transaction is
+        // short, so the renewal is postponed as long as possible.
         if self.transaction.is_open() {
             due.max(ends - self.terms.lease / 4)
         } else {

@@ -1,8 +1,8 @@
-//! Lease mode: the claim is durable before the handler runs, the lease is renewed while it does, and
-//! the result is recorded only by the attempt that still has the lease.
+//! Lease mode: the claim is durable before the handler runs, the lease is renewed while it runs,
+//! and only the attempt that still has the lease may record the result.
 //!
-//! `begin` claims, or takes over what is in doubt; `owned` is the lease in the engine's hand, and
-//! `handle` the same lease in the handler's; `heart` renews it; `end` records.
+//! `begin` claims, or takes over a call in doubt. `owned` is the engine's side of the lease, and
+//! `handle` is the handler's. `heart` renews it, and `end` records the result.
 
 mod begin;
 mod end;

@@ -1,4 +1,4 @@
-//! A lease in the engine's hand: somebody has to end it.
+//! The engine's side of a lease, which must be ended.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,21 +15,21 @@ use crate::{
     store::{LeaseEnd, Store, StoreError},
 };
 
-/// Between two tries to record a result while the store fails.
+/// The pauses between two attempts to record a result, while the store fails.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// A lease that has to be ended. Dropped before anything can have acted under it, it is released;
-/// dropped after that, its record is in doubt.
+/// A lease that must be ended. If it is dropped before anything can have acted under it, it is
+/// released. If it is dropped later, its record is in doubt.
 pub(super) struct OwnedLease<S: Store> {
     pub(super) held: Arc<Held<S>>,
     /// An earlier attempt may have acted.
     pub(super) in_doubt: bool,
     /// The handler was called.
     pub(super) started: bool,
-    /// For how long a released key remembers where it comes from.
+    /// How long a released key remembers its origin.
     pub(super) keep_origin: Duration,
-    /// What a retry will find if this attempt leaves doubt.
+    /// The policy that a retry will meet if this attempt leaves doubt.
     pub(super) on_doubt: OnDoubt,
     pub(super) ended: bool,
 }
@@ -39,7 +39,7 @@ impl<S: Store> OwnedLease<S> {
         LeaseHandle::new(Arc::clone(&self.held))
     }
 
-    /// Frees the key. An attempt that never started leaves no trace, unless one before it did.
+    /// Frees the key. An attempt that never started leaves no trace, unless an earlier attempt did.
     pub(super) async fn release(&mut self, acted: bool) {
         self.held.watch.end();
         let released = release(&self.held, acted, self.keep_origin).await;
@@ -47,7 +47,7 @@ impl<S: Store> OwnedLease<S> {
         if let Err(error) = released {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "a claim could not be released; its call is in doubt once the lease ends"
+                "a claim could not be released; its call will be in doubt when the lease ends"
             );
         }
     }
@@ -60,7 +60,7 @@ impl<S: Store> OwnedLease<S> {
         if let Err(error) = abandoned {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "an attempt in doubt could not be told to the store; its lease will lapse"
+                "the store could not be told that an attempt is in doubt; its lease will lapse"
             );
         }
     }
@@ -72,7 +72,8 @@ impl<S: Store> OwnedLease<S> {
         response: &Bytes,
     ) -> Result<LeaseEnd, StoreError> {
         let watch = &self.held.watch;
-        // For as long as it lasts now: it may well be renewed while no result can be recorded.
+        // Counted by the lease as it is now: the heartbeat may well extend the lease while no
+        // result can be recorded.
         let bound = Instant::now() + watch.left();
         let mut pause = FIRST_PAUSE;
         let ended = loop {
@@ -80,8 +81,8 @@ impl<S: Store> OwnedLease<S> {
             let ended = self.held.store.complete(&watch.lease, completion).await;
             let left = bound.saturating_duration_since(Instant::now());
             match ended {
-                // The result is known, and only while the lease lasts can it be kept: giving up
-                // would leave to an operator what a moment may mend.
+                // The result is known, and can only be stored while the lease lasts. Giving up
+                // would leave an operator with a problem that may solve itself in a moment.
                 Err(error) if error.is_transient() && !left.is_zero() => {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
@@ -115,7 +116,8 @@ async fn release<S: Store>(
 impl<S: Store> Drop for OwnedLease<S> {
     fn drop(&mut self) {
         self.held.watch.end();
-        // A handle may outlive the attempt: nobody would end what is open, or what it opens later.
+        // A handle may outlive the attempt. Without this, nothing would end an open transaction, or
+        // one that the handle opens later.
         drop(self.held.watch.transaction.close());
         if self.ended {
             return;
@@ -134,7 +136,7 @@ impl<S: Store> Drop for OwnedLease<S> {
             if let Err(error) = ended {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "a dropped attempt could not be told to the store; its lease will lapse"
+                    "the store could not be told about a dropped attempt; its lease will lapse"
                 );
             }
         }));

@@ -1,4 +1,4 @@
-//! A call in doubt, and the author's own function that finds out about it.
+//! Verifying a call in doubt with the author's own function.
 
 use std::{fmt, panic::AssertUnwindSafe};
 
@@ -20,13 +20,13 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the engine acts on each finding")]
 pub enum Verdict {
-    /// It took effect, and this is its result, as
-    /// [`HandlerResult::encode`](crate::HandlerResult::encode) makes it: it is recorded, and given to
-    /// the caller as a replay.
+    /// It took effect. These bytes are its result, as
+    /// [`HandlerResult::encode`](crate::HandlerResult::encode) makes them. The result is recorded,
+    /// and the caller gets it as a replay.
     Committed(Bytes),
-    /// It took no effect, and will take none: the handler runs now.
+    /// It took no effect, and never will. The handler runs now.
     NotCommitted,
-    /// Not known yet. The call is not run; a retry asks again.
+    /// Not known yet. The call is not run, and a retry asks again.
     Unknown,
 }
 
@@ -37,28 +37,29 @@ pub struct InDoubtCall {
 }
 
 impl InDoubtCall {
-    /// The key that the attempts before passed on for this step.
+    /// The key that earlier attempts passed on for this step.
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> DownstreamKey {
         self.handle.downstream_key(step)
     }
 
-    /// How many attempts there were before, to run it or to find out about it.
+    /// How many attempts there were before this one, whether they ran the handler or only verified.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.handle.attempts().saturating_sub(1)
     }
 }
 
-/// Finds out about a call in doubt, by asking the other side. It runs under the call's lease, so that
-/// nobody else runs or asks meanwhile; an attempt that is still alive is fenced by then.
+/// Asks the other side what became of a call in doubt. This happens under the call's lease, so that
+/// no other process runs or verifies the call meanwhile. An earlier attempt that is still alive has
+/// been fenced by then.
 pub trait Verify: Send + Sync {
-    /// Asks. A panic, and an answer after [`Policy::verify_timeout`], count as
-    /// [`Verdict::Unknown`].
+    /// Asks the other side. A panic, or an answer after
+    /// [`Policy::verify_timeout`](crate::Policy::verify_timeout), counts as [`Verdict::Unknown`].
     fn verify<'a>(&'a self, call: &'a InDoubtCall) -> BoxFuture<'a, Verdict>;
 }
 
-/// How a call goes on that was in doubt.
+/// How a call that was in doubt continues.
 pub(super) enum Verified<S: Store> {
     Answer(Answer),
     Run(OwnedLease<S>, Box<Lead>),
@@ -73,7 +74,7 @@ pub(super) async fn verify<S: Store>(
     let call = InDoubtCall {
         handle: owned.handle(),
     };
-    // Calling the function may panic too, before there is a future.
+    // The call of the function may panic too, before there is a future.
     let asked = AssertUnwindSafe(async { verify.verify(&call).await }).catch_unwind();
     let verdict = match timeout(lead.policy.verify_timeout, asked).await {
         Ok(Ok(verdict)) => verdict,
@@ -99,8 +100,8 @@ pub(super) async fn verify<S: Store>(
         "a call in doubt was verified"
     );
     let response = match verdict {
-        // What was found out is as old as the question: meanwhile this process may have been frozen,
-        // and another attempt have acted, or an operator have said what became of the call.
+        // The finding is as old as the question. Meanwhile this process may have been frozen,
+        // another attempt may have acted, or an operator may have resolved the call.
         Verdict::NotCommitted => match owned.handle().ensure_current().await {
             Ok(()) => {
                 owned.in_doubt = false;
@@ -143,7 +144,7 @@ pub(super) async fn verify<S: Store>(
         Err(error) => {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "what was verified could not be recorded"
+                "the result of a verified call could not be recorded"
             );
             lead.refuse(refusal::still_in_doubt())
         }

@@ -18,7 +18,7 @@ use crate::{
     store::{Completion, Ended, Lease, LeaseEnd, Store, StoreError},
 };
 
-/// Between two tries to complete a guard while the store fails.
+/// The pause between two attempts to complete a guard, while the store fails.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What a guard has to know of its call.
@@ -62,28 +62,28 @@ impl GuardRules {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     Free,
-    /// In doubt, over a transaction: nothing was committed unless the new id says so.
+    /// In doubt because of a transaction. Nothing was committed, unless the new id says so.
     Marked,
     /// In doubt: an attempt may have acted.
     InDoubt,
 }
 
-/// What an attempt has to know of its guard.
+/// What an attempt has to know about its guard.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::engine) struct Under {
     pub(in crate::engine) id: RecordId,
     pub(in crate::engine) fingerprint: Fingerprint,
     pub(in crate::engine) origin: i64,
-    /// An attempt before may have acted.
+    /// An earlier attempt may have acted.
     pub(in crate::engine) in_doubt: bool,
 }
 
 /// How a guard ends.
 #[derive(Debug)]
 pub(in crate::engine) enum GuardEnd {
-    /// The new id was given this record.
+    /// The new id got this record.
     Complete(Completion),
-    /// The new id had this record before.
+    /// The new id already had this record.
     Copy {
         response: Option<Bytes>,
         at: Timestamp,
@@ -92,12 +92,12 @@ pub(in crate::engine) enum GuardEnd {
     Release { acted: bool },
     /// The call is in doubt.
     Abandon,
-    /// In doubt for processes that know the previous secret alone; the new id decides.
+    /// In doubt for processes that only know the previous secret. The new id decides.
     AbandonMarked,
 }
 
 impl GuardEnd {
-    /// What comes of the guard over a transaction.
+    /// What becomes of the guard of a transaction.
     pub(in crate::engine) fn after(ended: &Ended, recorded: Option<Completion>) -> Self {
         match (ended, recorded) {
             (Ended::AsAsked(_), Some(completion)) => Self::Complete(completion),
@@ -110,7 +110,7 @@ impl GuardEnd {
     }
 }
 
-/// A guard in the hand of its call. Dropped, it leaves the previous id as safe as it can.
+/// A call's guard. If it is dropped, it leaves the previous id in the safest state it can.
 pub(in crate::engine) struct Guard {
     guarding: Option<Box<dyn Guards>>,
     pub(in crate::engine) under: Under,
@@ -132,25 +132,25 @@ impl Guard {
         }
     }
 
-    /// The new id is claimed. A transaction that an interrupted attempt left has ended, then, and
-    /// without a record: it committed nothing.
+    /// The new id is claimed. So the transaction of any interrupted attempt has ended without a
+    /// record: it committed nothing.
     pub(in crate::engine) fn claimed(&mut self) {
         if self.found == Found::Marked {
             self.found = Found::Free;
         }
     }
 
-    /// What was in doubt was found not to have acted.
+    /// The call in doubt was found not to have acted.
     pub(in crate::engine) fn verified(&mut self) {
         self.found = Found::Free;
     }
 
-    /// The handler starts.
+    /// The handler starts now.
     pub(in crate::engine) fn started(&mut self) {
         self.may_have_acted = !self.over_transaction;
     }
 
-    /// The transaction is being ended; until that is answered nobody knows what came of it.
+    /// The transaction is being ended. Until there is an answer, its outcome is unknown.
     pub(in crate::engine) fn committing(&mut self) {
         self.committing = true;
     }
@@ -161,7 +161,7 @@ impl Guard {
         }
     }
 
-    /// A record that was found under the new id is what the previous one gets as well.
+    /// Gives the previous id the same record that was found under the new one.
     pub(in crate::engine) async fn settle(self, record: &Record, identity: &Identity) {
         let end = match &record.state {
             RecordState::Completed { response, at } if identity.is_of(record.fingerprint) => {
@@ -220,7 +220,7 @@ impl<S: Store> Guards for Guarding<S> {
             if let Err(error) = ended {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "the record under the previous secret could not be written; processes with that one alone will say that the outcome is unknown"
+                    "the record under the previous secret could not be written; processes with only that secret will answer that the outcome is unknown"
                 );
             }
         })
@@ -234,7 +234,7 @@ impl<S: Store> Guarding<S> {
         match end {
             GuardEnd::Complete(completion) => self.complete(lease, completion).await,
             GuardEnd::Copy { response, at } => {
-                // Its renewal says what time it is there.
+                // A renewal returns the store's time.
                 let renewed = store.renew(lease, self.rules.terms.lease).await?;
                 let LeaseEnd::Done(now) = renewed else {
                     return self.release_mark().await;
@@ -255,7 +255,7 @@ impl<S: Store> Guarding<S> {
                 store.release(lease, keep).await?;
                 self.release_mark().await
             }
-            // The mark first: without one it is in doubt, whatever happens next.
+            // The mark goes first: without a mark the guard is in doubt, whatever happens next.
             GuardEnd::Abandon => {
                 self.release_mark().await?;
                 store.abandon(lease).await.map(drop)
@@ -264,7 +264,8 @@ impl<S: Store> Guarding<S> {
         }
     }
 
-    /// Once for the caller, who waits; then, while the store fails and the lease lasts, beside it.
+    /// Tries once while the caller waits. If the store fails, keeps trying in the background while
+    /// the lease lasts.
     async fn complete(&self, lease: &Lease, completion: Completion) -> Result<(), StoreError> {
         match self.held.store.complete(lease, completion.clone()).await {
             Ok(_) => self.release_mark().await,

@@ -1,24 +1,28 @@
-//! A call while its application's secret (or name) is replaced: it has two identities.
+//! A call while its application's secret (or name) is being replaced. It has two identities.
 //!
-//! Processes that know only the previous secret serve beside those that know both. What excludes
-//! the ones from the others, and tells them what was done, is a record under the previous id:
+//! Processes that only know the previous secret serve beside those that know both. A record under
+//! the previous id keeps the two kinds from running the same call, and tells each what the other
+//! did:
 //!
-//! 1. A process that knows both first claims the previous id as a lease, the **guard**. What it finds
-//!    there instead (a record, a running call) decides.
-//! 2. Under the guard the call goes on as ever, under the new id.
-//! 3. After the record of the new id, the guard is completed with the same result and retention;
-//!    where nothing was recorded it is given back.
+//! 1. A process that knows both secrets first claims the previous id as a lease, the **guard**. If
+//!    it finds a record or a running call there instead, that decides.
+//! 2. Under the guard the call continues as usual, under the new id.
+//! 3. After the record of the new id is written, the guard is completed with the same result and
+//!    retention. If nothing was recorded, the guard is released.
 //!
-//! Who ends in between leaves the guard in doubt. A process that knows the previous secret alone
-//! answers that the outcome is unknown. One that knows both asks the new id: its record decides. If
-//! there is none, the guard may still be the lease of an attempt that somebody else made under the
-//! previous secret alone, and acted. So a guard over a transaction has a **mark**, a second lease,
-//! under an id made of its own id and token: where that is there, nothing was committed unless the
-//! new id says so, and the call runs. Without a mark the policy's
-//! [`OnDoubt`](crate::OnDoubt) decides, as for any call in doubt.
+//! A process that ends in between leaves the guard in doubt. A process that only knows the previous
+//! secret then answers that the outcome is unknown. One that knows both looks at the new id, whose
+//! record decides.
 //!
-//! The downstream keys of lease mode are those of the guard: its id, fingerprint and origin, under the
-//! previous secret. So they are the same whichever process makes an attempt, while both serve.
+//! If there is no such record, the guard may really be the lease of an attempt that another process
+//! made under the previous secret alone, and that acted. To tell the two apart, a guard of a
+//! transaction has a **mark**: a second lease, under an id made of the guard's own id and token. If
+//! the mark is there, nothing was committed unless the new id says so, and the call runs. Without a
+//! mark the policy's [`OnDoubt`](crate::OnDoubt) decides, as for any call in doubt.
+//!
+//! In lease mode the downstream keys come from the guard: its id, fingerprint and origin, under the
+//! previous secret. So they are the same whichever process makes an attempt, while both kinds
+//! serve.
 
 pub(super) mod guard;
 mod previous;
@@ -42,11 +46,11 @@ use crate::{
     telemetry::Mode,
 };
 
-/// How often a guard in doubt is tried to be taken over that others take over too.
+/// How often to try to take over a guard in doubt while other processes do the same.
 const TAKE_OVERS: u32 = 8;
 
 impl<S: Store> Engine<S> {
-    /// What a call is under before it claims its record, while a secret is replaced.
+    /// The guard that a call needs before it claims its record, while a secret is replaced.
     pub(super) async fn guarded(
         &self,
         guard: &mut Option<Guard>,
@@ -77,7 +81,7 @@ impl<S: Store> Engine<S> {
 }
 
 impl<S: Store> Inner<S> {
-    /// Claims the previous id of a call that is claimed under `claim` next.
+    /// Claims the previous id of a call that will next be claimed under `claim`.
     ///
     /// A guard that was on its way when its caller was dropped is given back.
     async fn guard(
@@ -123,7 +127,7 @@ impl<S: Store> Inner<S> {
             let mark = mark_of(&guarded, token);
             let found = match self.store.look_up(&claim).await?.map(|now| now.state) {
                 Some(RecordState::InProgress { .. }) => return Ok(Claimed::InProgress),
-                // It decides; the guard is taken over to be completed with it.
+                // The record decides. The guard is taken over, to be completed with it.
                 Some(RecordState::Completed { .. } | RecordState::Expired) => Found::InDoubt,
                 None if self.store.look_up(&mark).await?.is_some() => Found::Marked,
                 Some(RecordState::InDoubt { .. }) | None if rules.on_doubt == OnDoubt::Fail => {
@@ -141,11 +145,11 @@ impl<S: Store> Inner<S> {
                     self.remove_mark(&mark).await;
                     return Ok(Claimed::New(guard));
                 }
-                // Somebody was faster, and decides.
+                // Another process was faster, and decides.
                 Ok(None) if tries >= TAKE_OVERS => return Ok(Claimed::InProgress),
                 Ok(None) => {}
                 Err(error) if error.kind() == StoreErrorKind::Conflict && tries < TAKE_OVERS => {}
-                // Nothing may run without protection where an attempt may have acted.
+                // An attempt may have acted, so nothing may run without protection.
                 Err(error) if error.is_transient() => {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
@@ -184,7 +188,8 @@ impl<S: Store> Inner<S> {
                 Ok(Claimed::New(lease)) => {
                     guarding.mark = Some(self.keep_guard(lease, &mark, rules, asked));
                 }
-                // No other call has its id. Without it a crash leaves the call in doubt.
+                // No other call has the mark's id. Without a mark, a crash leaves the call in
+                // doubt.
                 Ok(_) => {}
                 Err(error) => {
                     drop(Guard::new(guarding, under, found));
@@ -202,7 +207,7 @@ impl<S: Store> Inner<S> {
         rules: GuardRules,
         asked: Instant,
     ) -> Arc<Held<S>> {
-        // Nobody asks a guard for a downstream key.
+        // A guard is never asked for a downstream key.
         let seed_of = SeedOf {
             id: claim.id,
             fingerprint: claim.fingerprint,
@@ -221,7 +226,7 @@ impl<S: Store> Inner<S> {
         held
     }
 
-    /// Nobody asks for the mark of a guard that was taken over.
+    /// Removes the mark of a guard that was taken over. It is not needed any more.
     async fn remove_mark(&self, mark: &Claim) {
         let removed = async {
             if let Some(record) = self.store.look_up(mark).await?
@@ -235,7 +240,7 @@ impl<S: Store> Inner<S> {
         if let Err(error) = removed.await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "the mark of an attempt that was interrupted could not be removed"
+                "the mark of an interrupted attempt could not be removed"
             );
         }
     }

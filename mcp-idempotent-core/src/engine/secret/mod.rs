@@ -1,18 +1,18 @@
-//! One application has one secret, or none: the store remembers which.
+//! An application has one secret, or none, and the store remembers which.
 //!
-//! Which secret is an application's is written in records of the store, numbered from 0:
+//! The store keeps this in records that are numbered from 0:
 //!
 //! | Record | Says | Kept |
 //! | --- | --- | --- |
 //! | secret *n* | the check value of the application's secret, or of having none. The highest *n* counts | for good |
-//! | successor *n* | the check value of the secret that is to follow, and for how long records have to be found under both. Left by the first process with [`with_previous_secret`](super::EngineBuilder::with_previous_secret) | for good |
-//! | unaware *n* | that processes still serve which know only secret *n* | that long, after the last of them was seen |
+//! | successor *n* | the check value of the secret that will follow, and how long records must be found under both. Left by the first process with [`with_previous_secret`](super::EngineBuilder::with_previous_secret) | for good |
+//! | unaware *n* | that there are still processes that know only secret *n* | for the successor's time after the last of them was seen |
 //!
-//! | A process that has … | finds secret *n* … | |
+//! | A process with … | that finds secret *n* to be … | does this |
 //! | --- | --- | --- |
-//! | any | absent | leaves its own (or its previous one) as secret 0 |
-//! | *s* alone | *s* | serves. If there is a successor *n*, it keeps unaware *n* up |
-//! | *s* alone | another one, and *s* is its successor | is refused while unaware *n* is there; then it leaves *s* as secret *n* + 1, and serves |
+//! | any secret | absent | leaves its own (or its previous one) as secret 0 |
+//! | only *s* | *s* | serves. If there is a successor *n*, it keeps unaware *n* alive |
+//! | only *s* | another one, with *s* as its successor | is refused as long as unaware *n* is there. After that, it leaves *s* as secret *n* + 1, and serves |
 //! | *s*, previously *p* | *p* | leaves unaware *n* and successor *n*, and serves under both |
 //! | *s*, previously *p* | *s* | serves under both |
 //! | anything else | | is refused |
@@ -39,35 +39,36 @@ use crate::{
     store::{CallInfo, Claim, Claimed, Completion, Lease, Store, StoreError, StoreErrorKind},
 };
 
-/// As good as for ever, and short enough for every store's arithmetic.
+/// As good as for ever, and still within every store's arithmetic.
 const KEPT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// A process that serves asks again at most this often, beside its calls.
+/// A serving process asks again at most this often, beside its calls.
 const CHECKED_EVERY: Duration = Duration::from_secs(10);
 
-/// The longest that a question takes, and with it the longest that a call waits for its answer.
+/// The longest time that a question takes, and that a call waits for its answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What the operator sees as the tool of these records.
+/// The tool name that an operator sees on these records.
 pub(super) const TOOL: &str = "mcp-idempotent/secret";
 
 impl<S: Store> Engine<S> {
-    /// How often a serving engine asks the store again which secret is the application's, at most: a
-    /// process with another one notices after as much time with calls, and one question.
+    /// How often, at most, a serving engine asks the store again which secret the application has.
+    /// If the secret has changed, a process notices after this much time with calls, plus one
+    /// question.
     pub const SECRET_CHECKED_EVERY: Duration = CHECKED_EVERY;
 
-    /// Asks the store whether this engine's secret, or its having none, is the application's. A
-    /// server calls it at start-up, so that it is not its callers who find out; the first call asks
-    /// as well. It takes at most 10 seconds.
+    /// Asks the store whether this engine's secret, or its having none, is the application's. Call
+    /// it when the server starts, so that its callers are not the first to find out. The first call
+    /// asks too. It takes at most 10 seconds.
     ///
-    /// Which secrets fit, and how one is replaced: [`EngineBuilder::with_previous_secret`].
+    /// For which secrets fit, and how to replace one, see [`EngineBuilder::with_previous_secret`].
     ///
     /// [`EngineBuilder::with_previous_secret`]: super::EngineBuilder::with_previous_secret
     ///
     /// # Errors
     ///
-    /// The records were made under another secret, the previous one is still needed, or the store
-    /// could not be asked. Calls are refused likewise.
+    /// The records were made under another secret, the previous secret is still needed, or the
+    /// store could not be reached. Calls are refused for the same reasons.
     pub async fn verify_secret(&self) -> Result<(), Refusal> {
         let answer = self.inner.question().await;
         self.inner.learn(&answer);
@@ -76,7 +77,7 @@ impl<S: Store> Engine<S> {
 }
 
 impl<S: Store> Inner<S> {
-    /// Whether calls may be served. Waits for the store only until it has said yes once.
+    /// Whether calls may be served. Waits for the store only until its first yes.
     pub(super) async fn check_secret(self: &Arc<Self>) -> Answer {
         let mut asking = {
             let mut state = self.secret_check.lock();
@@ -88,7 +89,7 @@ impl<S: Store> Inner<S> {
                     }
                     return Ok(());
                 }
-                // A question whose runtime was shut down has no answer.
+                // If its runtime was shut down, a question gets no answer.
                 State::Asking(answer) if answer.has_changed().is_ok() => answer.clone(),
                 State::Asking(_) | State::Unknown => {
                     let answer = self.ask();
@@ -104,7 +105,7 @@ impl<S: Store> Inner<S> {
             .unwrap_or_else(|| Err(Unchecked::Store(unanswered())))
     }
 
-    /// In a task of its own: nobody's call, and so nobody's to cancel.
+    /// Runs in a task of its own. It belongs to no call, so no call can cancel it.
     fn ask(self: &Arc<Self>) -> watch::Receiver<Option<Answer>> {
         let (answered, answer) = watch::channel(None);
         let inner = Arc::clone(self);
@@ -120,7 +121,7 @@ impl<S: Store> Inner<S> {
         let mut state = self.secret_check.lock();
         *state = match (answer, &*state) {
             (Ok(()), _) => State::Fits(Instant::now()),
-            // While the store is away it refuses the calls itself.
+            // If the store is unavailable, its own errors refuse the calls.
             (Err(Unchecked::Store(error)), State::Fits(asked)) => {
                 tracing::warn!(
                     error = error as &dyn std::error::Error,
@@ -130,7 +131,7 @@ impl<S: Store> Inner<S> {
             }
             (Err(Unchecked::AnotherSecret | Unchecked::TooEarly), State::Fits(_)) => {
                 tracing::error!(
-                    "the application has another secret by now; this process refuses its calls"
+                    "the application now has another secret; this process refuses its calls"
                 );
                 State::Unknown
             }
@@ -170,7 +171,7 @@ impl<S: Store> Inner<S> {
         {
             return agree(successor.fingerprint == ours);
         }
-        // Processes that know the previous secret alone have served until now.
+        // Until now, processes that only know the previous secret may have served calls.
         self.keep_unaware(&self.application, number, ours, kept)
             .await?;
         let micros = u64::try_from(kept.as_micros()).unwrap_or(u64::MAX);
@@ -185,7 +186,7 @@ impl<S: Store> Inner<S> {
         Ok(())
     }
 
-    /// For a process that has this secret alone.
+    /// For a process with only this secret.
     async fn fits(&self, application: &Application, ours: Fingerprint) -> Answer {
         let (number, current) = self.current(application, ours).await?;
         let successor = self
@@ -213,7 +214,7 @@ impl<S: Store> Inner<S> {
         agree(self.leave(application, next, ours, Bytes::new()).await?)
     }
 
-    /// The number and check value of the application's secret, which is `first` if it has none yet.
+    /// The number and check value of the application's secret; `first`, if there is none yet.
     async fn current(
         &self,
         application: &Application,
@@ -224,9 +225,9 @@ impl<S: Store> Inner<S> {
         let mut current = match found {
             Some(record) if record.fingerprint != first => record.fingerprint,
             Some(record) if !matches!(record.state, RecordState::InDoubt { .. }) => first,
-            // There is none, or who wrote it ended before it was written for good.
+            // There is none, or its writer ended before the record was completed.
             _ if self.leave(application, secret, first, Bytes::new()).await? => first,
-            // Somebody else was faster.
+            // Another process was faster.
             _ => {
                 let record = self.look(application, secret).await?;
                 record.ok_or(Unchecked::AnotherSecret)?.fingerprint
@@ -252,7 +253,8 @@ impl<S: Store> Inner<S> {
         Ok(self.store.look_up(&claim).await?)
     }
 
-    /// Writes a check value for good, unless there is one. Whether this one stands now.
+    /// Writes a check value for good, unless there is one already. Returns whether the value in the
+    /// store is now this one.
     async fn leave(
         &self,
         application: &Application,
@@ -263,7 +265,7 @@ impl<S: Store> Inner<S> {
         let claim = check_claim(application, record, value);
         match self.store.claim(&claim).await? {
             Claimed::New(lease) => self.keep(&lease, response).await,
-            // Who wrote it ended before it was written for good.
+            // Its writer ended before the record was completed.
             Claimed::Found(Record {
                 fingerprint,
                 state: RecordState::InDoubt { token, .. },
@@ -273,25 +275,25 @@ impl<S: Store> Inner<S> {
                 }
             }
             Claimed::Found(record) => return Ok(record.fingerprint == value),
-            // The very same value: somebody with the same secret is at it.
+            // The same value: another process with the same secret is writing it.
             Claimed::InProgress => {}
             Claimed::Conflict => return Ok(false),
         }
         Ok(true)
     }
 
-    /// Where that fails the value stands all the same, and the next one to ask keeps it.
+    /// If this fails, the value still counts, and the next process that asks completes it.
     async fn keep(&self, lease: &Lease, response: Bytes) {
         let completion = Completion::new(Some(response), KEPT);
         if let Err(error) = self.store.complete(lease, completion).await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "the check value of the secret could not be kept for good"
+                "the check value of the secret could not be stored for good"
             );
         }
     }
 
-    /// A lease that is left to lapse: its record is there until `kept` after the last renewal, by
+    /// Writes a lease and lets it lapse. Its record stays until `kept` after its last renewal, by
     /// the store's clock.
     async fn keep_unaware(
         &self,
@@ -326,7 +328,7 @@ const fn agree(yes: bool) -> Answer {
     }
 }
 
-/// For how long a successor wants records to be found under both secrets.
+/// How long records must be found under both secrets, according to the successor.
 fn period(successor: &Record) -> Duration {
     match &successor.state {
         RecordState::Completed {

@@ -1,5 +1,5 @@
-//! Records in this process's memory: lease mode, for tests and single processes. It forgets
-//! everything at restart.
+//! Records in this process's memory: lease mode only, for tests and single processes. A restart
+//! forgets everything.
 
 mod operator;
 
@@ -19,8 +19,7 @@ use crate::{
     record::{Record, RecordState, Timestamp},
 };
 
-/// How many expired records a claim removes on its way, so that memory does not grow without a
-/// sweep.
+/// How many expired records each claim removes, so that memory does not grow without a sweep.
 const SWEPT_PER_CLAIM: usize = 2;
 
 /// Keeps records in memory. Lease mode only: it has no transaction to share with a handler.
@@ -34,7 +33,7 @@ pub struct MemoryStore {
 #[derive(Debug)]
 struct Inner {
     records: HashMap<RecordId, Stored>,
-    /// When each record may be reduced or removed.
+    /// When each record may be reduced to a tombstone or removed.
     expiries: BTreeSet<(Instant, RecordId)>,
     last_token: i64,
 }
@@ -44,8 +43,9 @@ impl Default for Inner {
         Self {
             records: HashMap::new(),
             expiries: BTreeSet::new(),
-            // A restart forgets the records, not what other systems were told: the downstream keys of
-            // a new call are not those of an old one, and a token that they compare goes on growing.
+            // Tokens start at the wall clock. A restart forgets the records, but other systems
+            // remember what they were told: a new call must not repeat an old call's downstream
+            // keys, and a fencing token that they compare must keep growing.
             last_token: wall_clock().as_micros(),
         }
     }
@@ -55,7 +55,7 @@ impl Default for Inner {
 struct Stored {
     fingerprint: Fingerprint,
     token: i64,
-    /// The first attempt's token; None when the next attempt is a first one.
+    /// The first attempt's token. `None` if the next attempt starts a new origin.
     origin: Option<i64>,
     attempts: u32,
     tool: Arc<str>,
@@ -64,7 +64,7 @@ struct Stored {
     in_doubt_retention: Duration,
     resolved: Option<ResolvedBy>,
     state: State,
-    /// Its entry among the expiries.
+    /// The record's entry in `expiries`.
     due: Option<Instant>,
 }
 
@@ -83,7 +83,7 @@ enum State {
         expires: Instant,
         purge: Instant,
     },
-    /// The key is free; the next attempt may go on from here until then.
+    /// The key is free. A claim before `until` continues this record.
     Released {
         until: Instant,
     },
@@ -96,7 +96,7 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// How many records it holds, expired ones that were not swept included.
+    /// How many records it holds, including expired ones that are not swept yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().records.len()
@@ -115,7 +115,7 @@ impl MemoryStore {
 }
 
 impl Inner {
-    /// The record as the contract reports it; `None` also for one that is expired.
+    /// The record as the contract reports it. `None` if it has expired.
     fn report(&self, id: RecordId, on_expired: OnExpired, now: Instant) -> Option<Record> {
         let stored = self.records.get(&id)?;
         let state = match &stored.state {
@@ -166,7 +166,7 @@ impl Inner {
             };
             stored.due = None;
             let later = match &mut stored.state {
-                // It was renewed since.
+                // The lease was renewed meanwhile.
                 State::InProgress { lease_end } => {
                     let end = *lease_end + stored.in_doubt_retention;
                     if end > now {
@@ -214,7 +214,7 @@ impl Inner {
         self.last_token
     }
 
-    /// The record, if it is in progress under this very token and its lease still runs.
+    /// The record, if it is in progress under exactly this token and its lease has not ended.
     fn current(&mut self, lease: &Lease, now: Instant) -> Option<&mut Stored> {
         self.records.get_mut(&lease.id).filter(|stored| {
             stored.token == lease.token
@@ -380,7 +380,7 @@ impl Store for MemoryStore {
 }
 
 impl Inner {
-    /// Enters when the sweep is to look at a record that has just changed its state.
+    /// Sets when the sweep looks at a record whose state has just changed.
     fn due_by_state(&mut self, id: RecordId) {
         let Some(stored) = self.records.get(&id) else {
             return;
@@ -404,7 +404,8 @@ fn completed(completion: Completion, at: Timestamp, now: Instant) -> State {
     }
 }
 
-/// For longer than a hundred years is for a hundred years: an operator's durations pass no policy.
+/// Anything longer than a hundred years counts as a hundred years, because no policy checks an
+/// operator's durations.
 fn after(moment: Instant, duration: Duration) -> Instant {
     const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
     moment + duration.min(LONGEST)
@@ -417,7 +418,7 @@ fn wall_clock() -> Timestamp {
     Timestamp::from_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// A moment of tokio's clock, on the wall's.
+/// Converts a time on tokio's clock to the wall clock.
 fn wall_clock_at(moment: Instant, now: Instant) -> Timestamp {
     let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
     let wall = wall_clock().as_micros();

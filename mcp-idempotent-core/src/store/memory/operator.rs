@@ -1,4 +1,4 @@
-//! The operator's hand.
+//! Listing and resolving records.
 
 use tokio::time::Instant;
 

@@ -1,9 +1,8 @@
-//! Statements that have to be seen to their end.
+//! Batches that must be seen through to the end.
 //!
-//! Two habits of the driver matter for a commit. A query that is left after its first row is
-//! reset by the driver, and an error of that moment is dropped. And where the driver's thread
-//! dies, the stream of results just ends. So a commit counts only when each statement has said
-//! that it is done.
+//! Two habits of the driver matter for a commit. If a query is dropped after its first row, the
+//! driver resets it and discards any error of that reset. If the driver's thread dies, the stream
+//! of results simply ends. So a commit counts only if every statement has reported that it is done.
 
 use futures_util::TryStreamExt as _;
 use sqlx::{
@@ -14,16 +13,16 @@ use sqlx::{
 /// Arguments, if they could be encoded.
 pub(super) type Encoded = Result<SqliteArguments, BoxDynError>;
 
-/// What came of it.
+/// What a batch returned.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// The first column of every row that came, also before an error.
+    /// The first column of every row received, including those before an error.
     pub(super) rows: Vec<i64>,
     /// Whether all statements are done.
     pub(super) done: Result<(), sqlx::Error>,
 }
 
-/// Runs this many statements.
+/// Runs a batch of this many statements.
 pub(super) async fn run(
     connection: &mut SqliteConnection,
     text: &SqlStr,

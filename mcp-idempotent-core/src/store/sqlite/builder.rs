@@ -1,4 +1,4 @@
-//! Setting a store up.
+//! Setting up a store.
 
 use std::{fmt, path::Path, str::FromStr as _, sync::Arc, time::Duration};
 
@@ -16,18 +16,18 @@ use super::{
 use crate::store::{CallInfo, StoreError, StoreErrorKind};
 
 impl SqliteStore {
-    /// Opens a file, made if it is not there, with a pool of its own: WAL mode,
-    /// `synchronous = FULL`, and the tables made or brought up to date.
+    /// Opens a file, creating it if necessary, with a pool of its own. Uses WAL mode and
+    /// `synchronous = FULL`, and creates the tables or brings them up to date.
     ///
-    /// Takes a path or a `sqlite:` URL. To set more, build a pool and give it to
+    /// Takes a path or a `sqlite:` URL. For other settings, build a pool and pass it to
     /// [`builder`](Self::builder).
     ///
     /// # Errors
     ///
-    /// [`Misconfigured`](StoreErrorKind::Misconfigured): a database in memory, no WAL mode on
-    /// this file system, a file that cannot be written or that a newer version has made.
-    /// [`Busy`](StoreErrorKind::Busy): another process held the file for too long. What had been
-    /// set up stays; opening again goes on from there.
+    /// [`Misconfigured`](StoreErrorKind::Misconfigured): the database is in memory, this file
+    /// system has no WAL mode, or the file cannot be written or was made by a newer version.
+    /// [`Busy`](StoreErrorKind::Busy): another process held the file for too long. Whatever was
+    /// already set up stays; opening again continues from there.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
         let options = match path.to_str() {
@@ -46,21 +46,21 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// A store on a pool of the author's, with the defaults. The tables must be there:
+    /// A store with default settings on your own pool. The tables must exist:
     /// [`migrate`](Self::migrate) or [`verify`](Self::verify) them at start-up.
     #[must_use]
     pub fn new(pool: SqlitePool) -> Self {
         SqliteStoreBuilder::new(pool).build_with(schema::DEFAULT_PREFIX.into())
     }
 
-    /// Starts to set a store up on a pool of the author's.
+    /// Starts building a store on your own pool.
     pub fn builder(pool: SqlitePool) -> SqliteStoreBuilder {
         SqliteStoreBuilder::new(pool)
     }
 }
 
-/// WAL mode is a property of the file, and switching needs the file for oneself: SQLite does not
-/// wait for that by itself.
+/// WAL mode is a property of the file. Switching needs exclusive access to the file, and SQLite
+/// does not wait for that by itself.
 async fn switch_to_wal(options: &SqliteConnectOptions) -> Result<(), sqlx::Error> {
     let mut backoff = Backoff::until(Instant::now() + SqliteStoreBuilder::DEFAULT_WAIT_BOUND);
     let mut connection = loop {
@@ -80,7 +80,7 @@ async fn switch_to_wal(options: &SqliteConnectOptions) -> Result<(), sqlx::Error
     }
 }
 
-/// Sets a [`SqliteStore`] up.
+/// Builds a [`SqliteStore`].
 #[must_use]
 pub struct SqliteStoreBuilder {
     pool: SqlitePool,
@@ -91,7 +91,7 @@ pub struct SqliteStoreBuilder {
 }
 
 impl SqliteStoreBuilder {
-    /// How long a call waits for the writer before it is answered as busy: 10 seconds.
+    /// How long a call waits for the writer before it is refused as busy: 10 seconds.
     pub const DEFAULT_WAIT_BOUND: Duration = Duration::from_secs(10);
     /// How long a handler may hold the transaction: 30 seconds.
     pub const DEFAULT_TRANSACTION_LIMIT: Duration = Duration::from_secs(30);
@@ -106,29 +106,30 @@ impl SqliteStoreBuilder {
         }
     }
 
-    /// How long a call waits for the writer. What a running lease depends on (its renewal and its
-    /// end) comes before all handlers that queue in this process, and waits for the one that has
-    /// the writer too: the transaction limit, and then this.
+    /// How long a call waits for the writer. Renewing and ending a running lease goes before all
+    /// handlers that queue in this process. It still has to wait for the handler that has the
+    /// writer, so its bound is the transaction limit plus this.
     pub fn with_wait_bound(mut self, wait_bound: Duration) -> Self {
         self.wait_bound = wait_bound;
         self
     }
 
-    /// How long a handler may hold the transaction. While one does, no lease can be renewed, so a
-    /// lease has to be longer than three times this.
+    /// How long a handler may hold the transaction. No lease can be renewed meanwhile, so every
+    /// lease must be longer than three times this.
     pub fn with_transaction_limit(mut self, transaction_limit: Duration) -> Self {
         self.transaction_limit = transaction_limit;
         self
     }
 
-    /// What the names of the tables begin with, instead of `mcp_idempotent_`.
+    /// The prefix of the tables' names; the default is `mcp_idempotent_`.
     pub fn with_table_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = Some(prefix.into());
         self
     }
 
-    /// Runs in each transaction, after the claim and before the handler. What it writes belongs
-    /// to the handler's writes. Its error ends the call before the handler, not committed.
+    /// Runs this hook in each transaction, after the claim and before the handler. Its writes
+    /// belong to the handler's writes. If it fails, the call ends before the handler runs, with
+    /// nothing committed.
     pub fn with_on_begin(
         mut self,
         hook: impl for<'c> Fn(
@@ -147,8 +148,8 @@ impl SqliteStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`Misconfigured`](StoreErrorKind::Misconfigured): the tables' prefix is not an identifier
-    /// of at most 40 letters, digits and underscores.
+    /// [`Misconfigured`](StoreErrorKind::Misconfigured): the table prefix is not an identifier of
+    /// at most 40 letters, digits and underscores.
     pub fn build(mut self) -> Result<SqliteStore, StoreError> {
         let prefix = match self.prefix.take() {
             None => schema::DEFAULT_PREFIX.into(),

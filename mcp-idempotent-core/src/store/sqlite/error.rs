@@ -24,13 +24,14 @@ fn primary_code(error: &sqlx::Error) -> Option<i32> {
     Some(code & 0xff)
 }
 
-/// Whether somebody else holds a lock that this statement needs: nothing happened, and the same
-/// statement may pass later. Covers `SQLITE_BUSY_RECOVERY`, `_SNAPSHOT` and `_TIMEOUT` too.
+/// Whether another connection holds a lock that this statement needs. Nothing happened then, and
+/// the same statement may succeed later. Covers `SQLITE_BUSY_RECOVERY`, `_SNAPSHOT` and `_TIMEOUT`
+/// too.
 pub(super) fn is_busy(error: &sqlx::Error) -> bool {
     matches!(primary_code(error), Some(BUSY | LOCKED))
 }
 
-/// Whether the statement made no sense where it was run.
+/// Whether SQLite rejected the statement itself (`SQLITE_ERROR`).
 pub(super) fn is_sql_error(error: &sqlx::Error) -> bool {
     primary_code(error) == Some(ERROR)
 }
@@ -40,23 +41,23 @@ pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
     primary_code(error) == Some(READONLY)
 }
 
-/// Whether this error leaves open what became of a commit.
+/// Whether a commit may still have happened in spite of this error.
 pub(super) fn leaves_commit_open(error: &sqlx::Error) -> bool {
     match primary_code(error) {
         Some(code) => code == IOERR,
-        // Not SQLite's word: the thread of the connection is gone.
+        // This error is not from SQLite: the connection's thread is gone.
         None => true,
     }
 }
 
-/// Classes an error that left nothing behind.
+/// Classifies an error that left nothing behind.
 pub(super) fn store_error(doing: &str, error: sqlx::Error) -> StoreError {
     if is_busy(&error) {
         return busy("the write lock").with_source(error);
     }
     let kind = match (&error, primary_code(&error)) {
         (_, Some(IOERR | FULL | CANTOPEN)) => StoreErrorKind::Unavailable,
-        // Our own statements are fixed, so an SQL error is a table that is not as we made it.
+        // Our own statements are fixed, so an SQL error means that a table is not as we made it.
         (_, Some(ERROR | READONLY | AUTH | NOTADB)) | (sqlx::Error::Configuration(_), None) => {
             StoreErrorKind::Misconfigured
         }
@@ -72,10 +73,10 @@ pub(super) fn store_error(doing: &str, error: sqlx::Error) -> StoreError {
     StoreError::new(kind, format!("SQLite store: {doing}")).with_source(error)
 }
 
-/// The bound was reached while others were being served.
+/// The bound was reached while other callers had their turn.
 pub(super) fn busy(waiting_for: &str) -> StoreError {
     StoreError::new(
         StoreErrorKind::Busy,
-        format!("SQLite store: waited for {waiting_for} up to the bound, nothing was done"),
+        format!("SQLite store: waited too long for {waiting_for}; nothing was done"),
     )
 }

@@ -19,12 +19,12 @@ use crate::{
     },
 };
 
-/// How many rows one statement of the sweep may change, so that it holds the writer for a few
-/// milliseconds at most.
+/// How many rows one statement of the sweep may change, so that it holds the writer for at most a
+/// few milliseconds.
 const SWEEP_BATCH: u32 = 250;
 
 impl Store for SqliteStore {
-    /// A file is shared by the processes of a machine.
+    /// The processes of one machine can share a file.
     fn reach(&self) -> Reach {
         Reach::Machine
     }
@@ -37,8 +37,8 @@ impl Store for SqliteStore {
         self.read(claim, self.deadline()).await
     }
 
-    /// The key is free when the one writer's lock is: a running transaction of another process
-    /// does not say whose it is, so while it holds the lock every unknown key is in progress.
+    /// The key is free if the write lock is. A running transaction of another process does not say
+    /// which key it belongs to, so while it holds the lock every unknown key counts as in progress.
     async fn inspect(&self, claim: &Claim) -> Result<Inspected, StoreError> {
         match self.open_for(Some(claim), false).await {
             Ok(Opened::Found(record)) => Ok(Inspected::Found(record)),
@@ -194,7 +194,7 @@ impl SqliteStore {
     }
 }
 
-/// The lease that a statement has written, from the origin and the attempts that it answered with.
+/// The lease that a statement wrote. `written` has the origin and the attempts that it returned.
 fn granted(claim: &Claim, token: i64, written: &[(i64, u32)]) -> Option<Lease> {
     let (origin, attempts) = *written.first()?;
     Some(Lease::new(claim.id, token).after(origin, attempts))

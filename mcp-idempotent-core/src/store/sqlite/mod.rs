@@ -4,7 +4,7 @@
 //! use mcp_idempotent_core::store::sqlite::SqliteStore;
 //!
 //! # async fn open() -> Result<(), mcp_idempotent_core::StoreError> {
-//! // A pool of its own, in WAL mode, with the tables made:
+//! // A pool of its own, in WAL mode, with the tables created:
 //! let store = SqliteStore::open("data.db").await?;
 //! // Handlers are given a `&mut sqlx::SqliteConnection`; other code reads through the pool.
 //! let pool = store.pool();
@@ -14,33 +14,32 @@
 //!
 //! # What to know
 //!
-//! - **One writer.** SQLite lets one transaction write at a time, and a handler in transaction
-//!   mode holds it until it ends. Others queue, in this process first come first served, but for
-//!   what a running lease depends on, which comes first; past
-//!   [the wait bound](SqliteStoreBuilder::with_wait_bound) they are answered
+//! - **One writer.** SQLite lets one transaction write at a time, and a handler in transaction mode
+//!   holds that right until it ends. Other writers queue. Within this process the queue is first
+//!   come, first served, except that statements that keep or end a running lease go first. Past
+//!   [the wait bound](SqliteStoreBuilder::with_wait_bound) a caller gets
 //!   [`Busy`](StoreErrorKind::Busy): not committed, retry with the same key. `database is locked`
-//!   is never an answer. Replays, look-ups and an operator's listings go on beside a writer and
-//!   take no write lock.
-//! - **One connection more.** Handlers write on a connection that the store takes out of the pool
-//!   and keeps, so a pool of `n` has `n + 1` connections open, and a handler that reads through
-//!   the pool cannot starve itself. Settings that the pool makes in `after_connect` apply to it.
-//! - **The transaction is ours to end.** A nested `begin()` is a savepoint. COMMIT by raw SQL is
-//!   refused by a commit hook, ROLLBACK by raw SQL is noticed by a rollback hook; the call is then
-//!   answered as outcome unknown and its key is in doubt. Commit and rollback hooks of the
-//!   author's are replaced on that connection, and a handler must not set its own.
-//! - **A rollback that the handler caused looks like one that SQLite made** (`INSERT OR ROLLBACK`,
-//!   `RAISE(ROLLBACK)`, a full disk). Either way nothing was committed. A handler that goes on and
-//!   answers with a success is answered as outcome unknown; one that answers with an error is
-//!   answered as not committed.
+//!   is never an answer. Replays, look-ups and an operator's listings run beside a writer and take
+//!   no write lock.
+//! - **One extra connection.** Handlers write on a connection that the store takes out of the pool
+//!   and keeps. So a pool of `n` has `n + 1` open connections, and a handler that reads through the
+//!   pool cannot starve itself. Settings that the pool makes in `after_connect` apply to this
+//!   connection too.
+//! - **Only the store ends the transaction.** A nested `begin()` is a savepoint. A commit hook
+//!   refuses COMMIT by raw SQL, and a rollback hook notices ROLLBACK by raw SQL. The call is then
+//!   answered as outcome unknown, and its key is in doubt. The store replaces any commit and
+//!   rollback hooks of yours on that connection, and a handler must not set its own.
+//! - **A rollback by the handler looks like one by SQLite** (`INSERT OR ROLLBACK`,
+//!   `RAISE(ROLLBACK)`, a full disk). Either way nothing was committed. If the handler then returns
+//!   a success, the call is answered as outcome unknown; if it returns an error, as not committed.
 //! - **Durability.** With `synchronous = FULL` a committed call survives a power loss. With
-//!   `NORMAL` a power loss may take the last commits, record and effect together: safe for
-//!   effects in this file, unsafe for outside ones; claims of lease mode, takeovers and
-//!   resolutions are therefore always committed with `FULL`. The clock is the machine's, through
-//!   SQLite.
+//!   `NORMAL` a power loss may take the last commits, record and effect together. That is safe for
+//!   effects in this file and unsafe for outside ones, so lease-mode claims, takeovers and
+//!   resolutions are always committed with `FULL`. The clock is the machine's, read through SQLite.
 //! - **A file.** Databases in memory are refused, and so are journal modes other than WAL.
 //! - **A late result is fenced.** In lease mode an attempt that finishes after its lease ran out
-//!   cannot record its result, even if nobody has touched the record since: it was in doubt from
-//!   that moment, and somebody may have been told so.
+//!   cannot record its result, even if nobody has touched the record since. The record was in doubt
+//!   from that moment on, and a caller may have been told so.
 
 mod batch;
 mod builder;
@@ -97,16 +96,16 @@ struct Shared {
     on_begin: Option<Box<Hook>>,
 }
 
-/// The answer to a claim so far.
+/// What opening for a claim found.
 enum Opened {
-    /// A record decides; nothing is open.
+    /// There is a record, which decides the answer. Nothing is open.
     Found(Record),
-    /// SQLite's write lock is held, and no record stands in the way.
+    /// SQLite's write lock is held, and no record blocks the claim.
     New(Checkout),
 }
 
 impl SqliteStore {
-    /// The pool: the author's other reads and writes go through it.
+    /// The pool, for your own reads and writes.
     #[must_use]
     pub fn pool(&self) -> &SqlitePool {
         &self.shared.pool
@@ -122,7 +121,8 @@ impl SqliteStore {
         Self::after(self.shared.wait_bound)
     }
 
-    /// For what a lease depends on: as long as a handler may hold the writer, and then the bound.
+    /// For statements that a lease depends on: as long as a handler may hold the writer, plus the
+    /// wait bound.
     fn lease_deadline(&self) -> Instant {
         let Shared {
             wait_bound,
@@ -137,7 +137,7 @@ impl SqliteStore {
         Instant::now() + wait.min(FAR)
     }
 
-    /// Looks up beside whoever writes.
+    /// Looks up a record, beside any writer.
     async fn read(&self, claim: &Claim, deadline: Instant) -> Result<Option<Record>, StoreError> {
         let statement = &self.shared.statements.look_up;
         let rows = self
@@ -149,7 +149,7 @@ impl SqliteStore {
             .map_err(|error| store_error("looking up", error))
     }
 
-    /// Reads beside whoever writes.
+    /// Reads rows, beside any writer.
     async fn rows(
         &self,
         doing: &str,
@@ -177,7 +177,7 @@ impl SqliteStore {
             .map_err(|error| store_error(doing, error))
     }
 
-    /// Looks up and takes the write lock. `durable`: what is committed next must be on the disk.
+    /// Looks up and takes the write lock. If `durable`, the next commit must reach the disk.
     async fn open_for(&self, claim: Option<&Claim>, durable: bool) -> Result<Opened, StoreError> {
         let deadline = self.deadline();
         let checkout = match self.shared.writers.try_take(deadline).await? {
@@ -204,7 +204,7 @@ impl SqliteStore {
         let failed = |error| store_error("claiming", error);
         let mut backoff = Backoff::until(deadline);
         loop {
-            // Each time: another may have had the connection meanwhile.
+            // Each time, because another caller may have had the connection meanwhile.
             let level = if durable {
                 checkout.writer.make_durable().await
             } else {
@@ -225,13 +225,13 @@ impl SqliteStore {
                     return Ok(Opened::Found(record));
                 }
                 Err(error) => {
-                    // What was begun before the lock was refused is a look-up; whoever holds the
-                    // lock may be this very call, so the next try looks again.
+                    // So far only a look-up was begun. The lock may be held by this very call in
+                    // another process, so the next round looks again.
                     if claim.is_some() && checkout.writer.roll_back().await.is_err() {
                         return Err(failed(error));
                     }
                     if let Err(error) = backoff.retry(error).await {
-                        // A handler may have made the connection one that only reads.
+                        // A handler may have made the connection read-only.
                         if !is_read_only(&error) {
                             checkout.give_back();
                         }
@@ -247,7 +247,7 @@ impl SqliteStore {
         }
     }
 
-    /// Takes the write lock for what depends on no claim.
+    /// Takes the write lock for a statement that depends on no claim.
     async fn lock(&self, line: Line, durable: bool) -> Result<Checkout, StoreError> {
         let deadline = self.deadline();
         let checkout = self.shared.writers.take(line, deadline).await?;
@@ -257,7 +257,7 @@ impl SqliteStore {
         }
     }
 
-    /// One statement that is a transaction of its own.
+    /// Runs one statement as a transaction of its own.
     async fn write(
         &self,
         doing: &str,
@@ -293,7 +293,7 @@ impl SqliteStore {
                 Ok(rows)
             }
             Err(error) => {
-                // Refused the lock, it did nothing.
+                // It did not get the lock, so it did nothing.
                 if is_busy(&error) {
                     checkout.give_back();
                 }
@@ -302,7 +302,7 @@ impl SqliteStore {
         }
     }
 
-    /// Draws the next fencing token, in the transaction that is open.
+    /// Draws the next fencing token in the open transaction.
     async fn draw_token(&self, connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
         let tokens: Vec<i64> = sqlx::query_scalar(self.shared.statements.next_token.clone())
             .fetch_all(connection)
@@ -322,7 +322,7 @@ impl fmt::Debug for SqliteStore {
 }
 
 fn micros(duration: Duration) -> i64 {
-    // Thirty thousand years: sums of three still fit.
+    // About thirty thousand years, so that sums of three still fit.
     const MOST: u128 = 1_000_000_000_000_000_000;
     i64::try_from(duration.as_micros().min(MOST)).unwrap_or(i64::MAX / 8)
 }

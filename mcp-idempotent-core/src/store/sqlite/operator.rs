@@ -1,4 +1,4 @@
-//! The operator's hand.
+//! Listing and resolving records.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl OperatorStore for SqliteStore {
         resolution: &Resolution,
         audit: &Audit,
     ) -> Result<Resolved, StoreError> {
-        // An attempt that is about to end, or to be taken over, waits in the same line.
+        // Attempts that are about to end, or to be taken over, wait in the same line.
         let mut checkout = self.lock(Line::Lease, true).await?;
         let resolved = self
             .resolve_in(&mut checkout, id, token, resolution, audit)
@@ -69,7 +69,7 @@ impl OperatorStore for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Commits only if it is resolved.
+    /// Commits only if the record was resolved.
     async fn resolve_in(
         &self,
         checkout: &mut Checkout,
@@ -182,8 +182,8 @@ fn decode(row: &SqliteRow) -> Result<RecordInfo, sqlx::Error> {
     let status: i64 = row.try_get("status")?;
     let status = from_stored(status).ok_or_else(|| undecodable(format!("state {status}")))?;
     let id: &[u8] = row.try_get("id")?;
-    let id =
-        <[u8; 32]>::try_from(id).map_err(|_| undecodable("an id of another length".to_owned()))?;
+    let id = <[u8; 32]>::try_from(id)
+        .map_err(|_| undecodable("an id of the wrong length".to_owned()))?;
     let time = |column: &str| -> Result<Option<Timestamp>, sqlx::Error> {
         Ok(row
             .try_get::<Option<i64>, _>(column)?

@@ -1,7 +1,7 @@
-//! Who writes next, in this process.
+//! Which caller in this process writes next.
 //!
-//! First come, first served, in two lines: the short statements that keep a lease alive, or end one,
-//! come before everybody who may hold the writer for long. Behind a full queue of handlers they
+//! First come, first served, in two lines. Short statements that keep a lease alive, or end one, go
+//! before every caller that may hold the writer for long. Behind a full queue of handlers they
 //! would come too late, and the leases would be lost.
 
 use std::{
@@ -22,10 +22,10 @@ use super::{
 };
 use crate::store::StoreError;
 
-/// From how long a turn of a handler's on it is rested for a while before the next one, and for
-/// which part of that turn, at most how long. SQLite's lock knows no queue: without a rest between
-/// two long turns, another process that polls for it (to renew a lease, for instance) would have to
-/// hit the moment in which it changes hands.
+/// A handler's turn of at least this length is followed by a rest of 1/16 of it, at most 30 ms,
+/// before the next handler's turn. SQLite's lock has no queue. Without a rest between two long
+/// turns, another process that polls for the lock (to renew a lease, for instance) would have to
+/// hit the exact moment in which it changes hands.
 const LONG_TURN: Duration = Duration::from_millis(20);
 const RESTS: u32 = 16;
 const LONGEST_REST: Duration = Duration::from_millis(30);
@@ -33,13 +33,13 @@ const LONGEST_REST: Duration = Duration::from_millis(30);
 /// Where to queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Line {
-    /// For a short statement that a lease depends on: before everybody in the other line.
+    /// For a short statement that a lease depends on. It goes before the other line.
     Lease,
-    /// For all others.
+    /// For everything else.
     Ordinary,
 }
 
-/// The place where the writing connection is kept, and the queue in front of it.
+/// Keeps the writing connection, and the queue for it.
 #[derive(Debug, Clone)]
 pub(super) struct WriterQueue {
     pool: SqlitePool,
@@ -48,18 +48,18 @@ pub(super) struct WriterQueue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Somebody has the turn; while nobody has, nobody waits either.
+    /// Whether a caller has the turn. If not, nobody is waiting either.
     taken: bool,
-    /// The connection, while nobody has the turn.
+    /// The connection, while no caller has the turn.
     kept: Option<Writer>,
-    /// No handler may have the turn before.
+    /// No handler gets the turn before this time.
     rests_until: Option<Instant>,
     leases: VecDeque<oneshot::Sender<Turn>>,
     ordinary: VecDeque<oneshot::Sender<Turn>>,
 }
 
 impl State {
-    /// The next one that still waits.
+    /// The next caller that is still waiting.
     fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
         for line in [&mut self.leases, &mut self.ordinary] {
             while let Some(next) = line.pop_front() {
@@ -72,12 +72,12 @@ impl State {
     }
 }
 
-/// The right to write. Dropped, wherever that happens, it goes to the next in the queue.
+/// The right to write. When it is dropped, anywhere, it passes to the next caller in the queue.
 #[derive(Debug)]
 struct Turn {
     state: Arc<Mutex<State>>,
     kept: Option<Writer>,
-    /// Since when a handler has had the writer in this turn.
+    /// Since when a handler has held the writer in this turn.
     handled_since: Option<Instant>,
 }
 
@@ -102,7 +102,7 @@ impl Drop for Turn {
             kept,
             handled_since: None,
         };
-        // Whoever has stopped waiting meanwhile gives it back: dropped, it goes on from here.
+        // If the receiver has stopped waiting, the turn is dropped here and passes on.
         drop(next.send(turn));
     }
 }
@@ -115,7 +115,7 @@ impl WriterQueue {
         }
     }
 
-    /// The turn, if nobody has it.
+    /// The turn, if it is free.
     fn turn(&self, state: &mut State) -> Option<Turn> {
         if state.taken {
             return None;
@@ -128,7 +128,7 @@ impl WriterQueue {
         })
     }
 
-    /// The writing connection, if nobody has it.
+    /// The writing connection, if it is free.
     pub(super) async fn try_take(&self, deadline: Instant) -> Result<Option<Checkout>, StoreError> {
         let turn = self.turn(&mut lock(&self.state));
         match turn {
@@ -172,8 +172,8 @@ impl WriterQueue {
         called(receiver, deadline).await
     }
 
-    /// Lets the lease line write first, if somebody stands in it. For somebody who has the turn and
-    /// waits for the file's lock, behind which a handler may hold the writer for long.
+    /// Lets the lease line write first, if it has callers. For a caller that has the turn but is
+    /// waiting for the file's lock, which a handler may hold for long.
     pub(super) async fn let_leases_pass(
         &self,
         checkout: Checkout,
@@ -211,7 +211,7 @@ impl WriterQueue {
         Ok(Checkout { writer, turn })
     }
 
-    /// Closes the connection, whatever it is by now, and opens another in its place.
+    /// Closes the connection, whatever its state, and opens a new one.
     pub(super) async fn renew(
         &self,
         checkout: Checkout,
@@ -222,7 +222,7 @@ impl WriterQueue {
         self.fill(turn, deadline).await
     }
 
-    /// Waits for whoever writes, and closes the writing connection.
+    /// Waits for the current writer, then closes the writing connection.
     pub(super) async fn close(&self) {
         let Ok(mut turn) = self.wait(Line::Ordinary, None).await else {
             return;
@@ -245,7 +245,7 @@ async fn called(
             .map_err(|_| busy("the writer"))?,
         None => receiver.await,
     };
-    // Whoever has the turn calls everybody who waits.
+    // An error is not expected here: the caller that has the turn always passes it on.
     called.map_err(|_| busy("the writer"))
 }
 
@@ -254,17 +254,17 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The writing connection in somebody's hands. Dropped, it is closed, which rolls back whatever
-/// was open on it; only [`give_back`](Self::give_back), from a known state, keeps it.
+/// The writing connection, in use. If it is dropped, it is closed, which rolls back anything open
+/// on it. Only [`give_back`](Self::give_back) keeps it, and only from a known state.
 #[derive(Debug)]
 pub(super) struct Checkout {
-    // Before the turn, so that the next in the queue finds this connection closing, not open.
+    // Dropped before the turn, so that the next caller finds this connection closing, not open.
     pub(super) writer: Writer,
     turn: Turn,
 }
 
 impl Checkout {
-    /// From here on a handler has it, until it is dropped.
+    /// From now until this is dropped, a handler has the connection.
     pub(super) fn is_handled(&mut self) {
         self.turn.handled_since = Some(Instant::now());
     }
@@ -274,11 +274,11 @@ impl Checkout {
         self.turn.kept = Some(self.writer);
     }
 
-    /// Rolls back and keeps the connection, if that went well.
+    /// Rolls back. Keeps the connection if that succeeded.
     pub(super) async fn roll_back_and_give_back(mut self) {
         match self.writer.roll_back().await {
             Ok(()) => self.give_back(),
-            Err(error) => tracing::warn!(%error, "rolling back failed, the connection is closed"),
+            Err(error) => tracing::warn!(%error, "rolling back failed; the connection is closed"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Commits whose answer is lost.
+//! Commits whose answer was lost.
 
 use sqlx::Arguments as _;
 
@@ -9,7 +9,7 @@ use crate::{
     store::{Claim, Ended, Lease, StoreError},
 };
 
-/// What tells afterwards whether a commit was made whose answer is lost.
+/// What shows afterwards whether a commit happened.
 #[derive(Clone, Copy)]
 pub(super) enum Proof<'a> {
     Record(&'a Claim),
@@ -18,8 +18,8 @@ pub(super) enum Proof<'a> {
 }
 
 impl SqliteStore {
-    /// The commit may or may not have happened: looks, once the write lock proves that nothing
-    /// of it is still on its way.
+    /// The commit may or may not have happened. This takes the write lock, which proves that no
+    /// part of it is still on its way, and then looks.
     pub(super) async fn find_out(
         &self,
         proof: Proof<'_>,

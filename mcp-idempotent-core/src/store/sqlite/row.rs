@@ -1,4 +1,4 @@
-//! A record as it stands in its row.
+//! Decoding a record from its row.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use crate::{
     store::Claim,
 };
 
-/// The record that stands in the way of this claim, if any. `statement` is one of
-/// [`Statements`](super::statement::Statements) that answer with a record.
+/// The record that blocks this claim, if any. `statement` is one of
+/// [`Statements`](super::statement::Statements) that return a record.
 pub(super) async fn find(
     connection: &mut SqliteConnection,
     statement: &SqlStr,
@@ -35,7 +35,7 @@ pub(super) async fn find(
         .transpose()
 }
 
-/// The arguments of a statement that answers with a record.
+/// The arguments of a statement that returns a record.
 pub(super) fn looked_up(claim: &Claim) -> Encoded {
     let mut arguments = SqliteArguments::default();
     arguments.add(&claim.id.as_bytes()[..])?;
@@ -63,7 +63,7 @@ pub(super) fn decode(row: &SqliteRow) -> Result<Record, sqlx::Error> {
         other => return Err(undecodable(format!("state {other}"))),
     };
     let fingerprint = Fingerprint::from_stored(row.try_get(0)?)
-        .ok_or_else(|| undecodable("a fingerprint of another length".to_owned()))?;
+        .ok_or_else(|| undecodable("a fingerprint of the wrong length".to_owned()))?;
     Ok(Record::new(fingerprint, state))
 }
 

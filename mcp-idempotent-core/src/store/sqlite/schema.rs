@@ -1,17 +1,17 @@
-//! The tables: made, brought up to date, verified.
+//! The tables: creating, migrating and verifying them.
 
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::{SqliteStore, error::store_error, queue::Line, writer::Writer};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// What the names of the tables begin with in the shipped files.
+/// The prefix of the tables' names in the shipped files.
 pub(super) const DEFAULT_PREFIX: &str = "mcp_idempotent_";
 
-/// Each step leaves `schema_version` at its place in this list, counted from 1.
+/// The migration at position n (from 1) leaves `schema_version` at n.
 const MIGRATIONS: [&str; 1] = [include_str!("../../../migrations/sqlite/0001_records.sql")];
 
-/// Whether tables' names may begin so.
+/// Whether table names may begin with this.
 pub(super) fn is_prefix(prefix: &str) -> bool {
     let mut bytes = prefix.bytes();
     bytes
@@ -23,8 +23,8 @@ pub(super) fn is_prefix(prefix: &str) -> bool {
 }
 
 impl SqliteStore {
-    /// The SQL that [`migrate`](Self::migrate) runs, in order, with this store's table prefix:
-    /// for those who make their tables themselves.
+    /// The SQL that [`migrate`](Self::migrate) runs, in order, with this store's table prefix. For
+    /// those who create their tables themselves.
     #[must_use]
     pub fn migrations(&self) -> Vec<String> {
         MIGRATIONS
@@ -33,15 +33,15 @@ impl SqliteStore {
             .collect()
     }
 
-    /// Makes the tables or brings them up to date, in one transaction. Several processes may do
+    /// Creates the tables or brings them up to date, in one transaction. Several processes may do
     /// so at once.
     ///
     /// # Errors
     ///
-    /// [`Misconfigured`](StoreErrorKind::Misconfigured): a newer version has made them, the file
-    /// cannot be written, or it is not one that [`verify`](Self::verify) accepts.
-    /// [`Busy`](StoreErrorKind::Busy): others wrote for longer than the bound. Nothing was
-    /// changed.
+    /// [`Misconfigured`](StoreErrorKind::Misconfigured): a newer version created the tables, the
+    /// file cannot be written, or [`verify`](Self::verify) would not accept it.
+    /// [`Busy`](StoreErrorKind::Busy): other writers held the file for longer than the bound.
+    /// Nothing was changed.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let mut checkout = self.lock(Line::Ordinary, true).await?;
         match self.apply(&mut checkout.writer).await {
@@ -57,13 +57,13 @@ impl SqliteStore {
         }
     }
 
-    /// Checks, without changing anything, that the file is in WAL mode and that its tables are
-    /// there in this version's form.
+    /// Checks that the file is in WAL mode and that its tables have this version's form. Changes
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// [`Misconfigured`](StoreErrorKind::Misconfigured), and what to do; or the file could not be
-    /// asked.
+    /// [`Misconfigured`](StoreErrorKind::Misconfigured), with a message that says what to do; or
+    /// the file could not be read.
     pub async fn verify(&self) -> Result<(), StoreError> {
         let mut checkout = self
             .shared
@@ -106,7 +106,7 @@ impl SqliteStore {
         Ok(None)
     }
 
-    /// Zero where there are no tables yet.
+    /// Zero if there are no tables yet.
     async fn version(&self, connection: &mut SqliteConnection) -> Result<usize, sqlx::Error> {
         let there: bool = sqlx::query_scalar(
             "SELECT EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'table' AND name = ?1)",
@@ -128,8 +128,8 @@ fn newer(version: usize) -> StoreError {
     StoreError::new(
         StoreErrorKind::Misconfigured,
         format!(
-            "SQLite store: the tables are at version {version}, which is newer than this program \
-             knows ({}); update the program",
+            "SQLite store: the tables are at version {version}, which is newer than this \
+             program's version {}; update the program",
             MIGRATIONS.len()
         ),
     )

@@ -6,8 +6,8 @@ use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use super::watch::{FINISHING, WRITTEN};
 
-/// SQLite's own clock in microseconds. `'now'` stands still within one step of a statement, and
-/// a Julian day has the precision of a millisecond. (`unixepoch('subsec')` needs SQLite 3.42.)
+/// SQLite's own clock in microseconds. `'now'` does not change within one step of a statement, and
+/// a Julian day is precise to a millisecond. (`unixepoch('subsec')` needs SQLite 3.42.)
 const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000";
 
 /// In progress, under a lease.
@@ -18,34 +18,34 @@ pub(super) const COMPLETED: i64 = 1;
 pub(super) const IN_DOUBT: i64 = 2;
 /// A tombstone.
 pub(super) const EXPIRED: i64 = 3;
-/// The key is free; its origin and its trail are kept.
+/// The key is free. Its origin and its audit trail are kept.
 pub(super) const RELEASED: i64 = 4;
 
-/// Every statement that runs more than once, as text that the driver prepares once a connection.
+/// Every statement that runs more than once, as text that the driver prepares once per connection.
 ///
 /// Most are single statements; `begin` and those that commit are batches. Parameters are, unless
 /// noted, `?1` record id, `?2` fingerprint, `?3` tool, `?4` key prefix. Tables are qualified with
-/// `main`, so that a temporary table of the handler's cannot stand in for them.
+/// `main`, so that a temporary table made by the handler cannot replace them.
 ///
-/// Every record has an `expires_at`, from which on it is absent, whatever its state.
+/// Every record has an `expires_at`. From then on it is absent, whatever its state.
 #[derive(Debug)]
 pub(super) struct Statements {
     /// `?1`, `?2` whether tombstones count → fingerprint, state (lapse and expiry decided),
     /// response, completed at or in doubt since, remaining lease, token, attempts.
     pub(super) look_up: SqlStr,
-    /// As `look_up`, in a transaction that is begun with it. Where no record is found, the same
-    /// round trip goes on to take the write lock: by removing what has expired, if anything.
+    /// Like `look_up`, in a transaction that it begins. If no record is found, the same round trip
+    /// goes on to take the write lock, by deleting the expired record, if any.
     ///
-    /// The driver stops at the first row, so a replay takes no write lock. And SQLite gives the
-    /// lock only if nobody has committed since the look-up (else it is `SQLITE_BUSY_SNAPSHOT`),
-    /// so there is no need to look again.
+    /// The driver stops at the first row, so a replay takes no write lock. SQLite grants the lock
+    /// only if nobody has committed since the look-up (otherwise it answers
+    /// `SQLITE_BUSY_SNAPSHOT`), so there is no need to look again.
     pub(super) begin: SqlStr,
-    /// `?5` response, `?6` retention, `?7` tombstone → completed at; and commits, if the record was
-    /// written. What is left of a released key goes on in the record.
+    /// `?5` response, `?6` retention, `?7` tombstone → completed at; commits if the record was
+    /// written. The record continues what is left of a released key.
     pub(super) record_and_commit: SqlStr,
-    /// → now; and commits.
+    /// → now; commits.
     pub(super) commit: SqlStr,
-    /// `?5` token, `?6` in-doubt retention; keeps what is there, unless it is a free key's.
+    /// `?5` token, `?6` in-doubt retention; keeps an existing record, unless its key is free.
     pub(super) insert_in_doubt: SqlStr,
     /// → the next fencing token.
     pub(super) next_token: SqlStr,
@@ -58,29 +58,29 @@ pub(super) struct Statements {
     pub(super) renew: SqlStr,
     /// `?1` id, `?2` token, `?3` response, `?4` retention, `?5` tombstone → completed at.
     pub(super) complete: SqlStr,
-    /// As `complete`; and commits, if the lease is current.
+    /// Like `complete`; commits if the lease is current.
     pub(super) complete_and_commit: SqlStr,
-    /// `?1` id, `?2` token, `?3` completed at → whether that is how the record stands.
+    /// `?1` id, `?2` token, `?3` completed at → whether the record was completed exactly so.
     pub(super) is_completed: SqlStr,
-    /// `?1` id, `?2` token, `?3` for how long what is left is kept → now.
+    /// `?1` id, `?2` token, `?3` how long to keep what is left → now.
     pub(super) release: SqlStr,
     /// `?1` id, `?2` token → now.
     pub(super) forget: SqlStr,
     /// `?1` id, `?2` token → now.
     pub(super) abandon: SqlStr,
-    /// `?1` how many → a row for each.
+    /// `?1` limit → a row for each.
     pub(super) bury: SqlStr,
-    /// `?1` how many → a row for each.
+    /// `?1` limit → a row for each.
     pub(super) purge: SqlStr,
-    /// `?1` status, `?2` tool, `?3`, `?4` the cursor's time and id, `?5` how many.
+    /// `?1` status, `?2` tool, `?3`, `?4` the cursor's time and id, `?5` limit.
     pub(super) list: SqlStr,
-    /// `?1`; as a row of `list`, and the response.
+    /// `?1` id → the columns of `list`, and the response.
     pub(super) show: SqlStr,
     /// `?1` id, `?2` its token, `?3` the new one, `?4` kind, `?5` who, `?6` why, `?7` response,
     /// `?8` retention, `?9` tombstone → now.
     pub(super) resolve_as_committed: SqlStr,
-    /// As `resolve_as_committed` up to `?6`, then `?7` for how long the trail is kept, `?8` whether
-    /// the origin is → now.
+    /// Like `resolve_as_committed` up to `?6`; then `?7` how long to keep the trail, `?8` whether
+    /// to keep the origin → now.
     pub(super) resolve_as_free: SqlStr,
     /// `?1` → whether there is a row.
     pub(super) exists: SqlStr,
@@ -88,7 +88,7 @@ pub(super) struct Statements {
     pub(super) now: SqlStr,
     /// → version.
     pub(super) schema_version: SqlStr,
-    /// → whether the connection is one that the store has set up.
+    /// → whether this is a connection that the store has set up.
     pub(super) is_ours: SqlStr,
 }
 
@@ -96,15 +96,16 @@ impl Statements {
     pub(super) fn new(prefix: &str) -> Self {
         let record = format!("main.{prefix}record");
         let store = format!("main.{prefix}store");
-        // A lapsed lease is in doubt: only a lease that still runs may change its record.
+        // A lapsed lease is in doubt: its record can only be changed while the lease is valid.
         let held =
             format!("id = ?1 AND token = ?2 AND state = {IN_PROGRESS} AND lease_until > {NOW}");
-        // Stands in the first statement of a finishing batch. On a connection that a handler put
-        // in the place of ours there is no such collation, so nothing of the batch is done.
+        // Part of the first statement of a finishing batch. If the handler has swapped our
+        // connection for another one, that connection has no such collation, and nothing in the
+        // batch is done.
         let ours = format!("'a' < 'b' COLLATE {FINISHING}");
-        // Stands where it is evaluated for a row that was written, and so names a column of it.
+        // Only evaluated for a row that was written, because it names a column of that row.
         let written = format!("tool < '' COLLATE {WRITTEN}");
-        // The next attempt at a key that was released.
+        // For the next attempt at a released key.
         let attempts = "attempts = CASE WHEN origin IS NULL THEN 1 ELSE attempts + 1 END";
         let until = |end: &str| format!("expires_at = {end}, purge_at = {end}, sweep_at = {end}");
         let look_up = format!(
@@ -264,6 +265,6 @@ impl Statements {
 }
 
 fn sql(text: String) -> SqlStr {
-    // Nothing from outside is in it but the tables' prefix, which the builder has checked.
+    // The only outside text in it is the table prefix, which the builder has checked.
     AssertSqlSafe(Arc::<str>::from(text)).into_sql_str()
 }

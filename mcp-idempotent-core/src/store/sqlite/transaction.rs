@@ -109,7 +109,7 @@ impl SqliteStore {
         claim: &Claim,
         completion: Completion,
     ) -> Ended {
-        // The commit hook would refuse the record, unless the handler has taken it away.
+        // The commit hook would refuse the record, unless the handler has removed the hook.
         if checkout.writer.watch.ended_early() {
             return self.ended_by_handler(checkout, Some(claim)).await;
         }
@@ -131,7 +131,7 @@ impl SqliteStore {
         lease: &Lease,
         completion: Completion,
     ) -> Ended {
-        // The hook would refuse the completion, unless the handler has taken it away.
+        // The commit hook would refuse the completion, unless the handler has removed the hook.
         if checkout.writer.watch.ended_early() {
             return self.ended_by_handler(checkout, claim).await;
         }
@@ -154,7 +154,7 @@ impl SqliteStore {
             FINISHING_STATEMENTS,
         )
         .await;
-        // No record is written, so none can tell what became of a commit that was lost.
+        // No record is written, so nothing can show what became of a lost commit.
         self.finish(checkout, claim, batch, Proof::Nothing).await
     }
 
@@ -165,7 +165,7 @@ impl SqliteStore {
             return self.ended_by_handler(checkout, claim).await;
         }
         match now {
-            // What SQLite has rolled back already is as was asked; the connection goes.
+            // SQLite has already rolled back, as asked. The connection is closed.
             Ok(at) if checkout.writer.watch.saw_rollback() => Ended::AsAsked(at),
             Ok(at) => {
                 checkout.roll_back_and_give_back().await;
@@ -175,15 +175,15 @@ impl SqliteStore {
         }
     }
 
-    /// The record is written after the rollback, in a transaction of its own; a call that came
-    /// in between has won.
+    /// Writes the record after the rollback, in a transaction of its own. A call that came in
+    /// between has won.
     async fn roll_back_and_record(
         &self,
         mut checkout: Checkout,
         claim: &Claim,
         completion: Completion,
     ) -> Ended {
-        // Its answer says that nothing of the handler's is still on its way.
+        // Its answer proves that nothing the handler sent is still on its way.
         let drained = self.now(&mut checkout).await;
         if checkout.writer.watch.refused_a_commit() {
             return self.ended_by_handler(checkout, Some(claim)).await;
@@ -221,7 +221,7 @@ impl SqliteStore {
             .map(Timestamp::from_micros)
     }
 
-    /// What a finishing batch has come to.
+    /// Works out what became of a finishing batch.
     async fn finish(
         &self,
         mut checkout: Checkout,
@@ -229,7 +229,7 @@ impl SqliteStore {
         batch: Batch,
         proof: Proof<'_>,
     ) -> Ended {
-        // Its first statement answers with the moment; without that answer it was not done.
+        // The first statement returns the time. Without that answer it was not done.
         let at = batch.rows.first().copied().map(Timestamp::from_micros);
         let error = match (batch.done, at) {
             // SQLite asks no hook about the commit of a transaction that wrote nothing, such as
@@ -242,19 +242,19 @@ impl SqliteStore {
                     checkout.give_back();
                 } else {
                     tracing::warn!(
-                        "a handler replaced the commit hook of the store's connection, which is \
-                         closed for that; while it was replaced, a COMMIT of the handler's own \
+                        "a handler replaced the commit hook of the store's connection, so the \
+                         connection is closed; until then, a COMMIT sent by the handler itself \
                          would not have been refused"
                     );
                 }
                 return Ended::AsAsked(at);
             }
-            // Nothing was written, and yet it was committed: the hook is not in its place.
+            // Nothing was written, yet the commit succeeded: the hook has been removed.
             (Ok(()), None) => return self.ended_by_handler(checkout, claim).await,
             (Err(error), _) => error,
         };
         if checkout.writer.watch.wrote_nothing() {
-            // Rolled back by the hook; the connection goes.
+            // The hook rolled it back. The connection is closed.
             return match proof {
                 Proof::Lease(_) => Ended::Fenced,
                 Proof::Record(_) | Proof::Nothing => {
@@ -280,7 +280,7 @@ impl SqliteStore {
         }
     }
 
-    /// Whether the handler has left the store's own connection in its place.
+    /// Whether the handler has left the store's own connection in place.
     async fn is_ours(&self, checkout: &mut Checkout) -> bool {
         sqlx::query_scalar::<_, i64>(self.shared.statements.is_ours.clone())
             .fetch_one(&mut checkout.writer.connection)
@@ -288,14 +288,14 @@ impl SqliteStore {
             .is_ok_and(|count| count == 1)
     }
 
-    /// The transaction is no longer the one that was begun. Puts the key in doubt, where there is
-    /// one, and lets the connection go.
+    /// The transaction is no longer the one that was begun. Puts the key in doubt, if there is a
+    /// key, and closes the connection.
     async fn ended_by_handler(&self, checkout: Checkout, claim: Option<&Claim>) -> Ended {
         tracing::error!("a handler ended the transaction that it was given");
         let Some(claim) = claim else {
             return Ended::EndedByHandler;
         };
-        // It may have lost its hooks, or be another connection altogether.
+        // The connection may have lost its hooks, or be another one altogether.
         let checkout = match self.shared.writers.renew(checkout, self.deadline()).await {
             Ok(checkout) => checkout,
             Err(error) => return unknown(error),
@@ -308,8 +308,8 @@ impl SqliteStore {
 
     async fn put_in_doubt(&self, checkout: Checkout, claim: &Claim) -> Result<(), StoreError> {
         let deadline = self.deadline();
-        // A record that is there by now is of a call that could come in because nothing of this
-        // one was committed.
+        // A record found here belongs to a call that came in later, because nothing of this call
+        // was committed.
         let locked = self
             .lock_for(checkout, Some(claim), false, deadline)
             .await?;
@@ -354,10 +354,10 @@ fn recorded(claim: &Claim, completion: &Completion) -> Encoded {
     Ok(arguments)
 }
 
-/// Rolls back because of an error that left nothing behind.
+/// Rolls back after an error that left nothing behind.
 async fn aborted(checkout: Checkout, doing: &str, error: sqlx::Error) -> Ended {
-    // SQLite may have rolled back already; then there is nothing to do and the connection goes. So
-    // does one that a handler has left in a state in which nothing can be written.
+    // SQLite may have rolled back already; then nothing is left to do, and the connection is
+    // closed. It is also closed if a handler has left it unable to write.
     if !checkout.writer.watch.saw_rollback() && !is_read_only(&error) {
         checkout.roll_back_and_give_back().await;
     }

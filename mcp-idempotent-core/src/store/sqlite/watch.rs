@@ -1,11 +1,11 @@
-//! Whose commit it is.
+//! Tells the store's own commits from others.
 //!
-//! Commit and rollback hooks refuse every commit but ours while a handler holds the transaction,
-//! and notice every way in which it can be rolled back. Ours is told from others by two collations
-//! of that connection, which our finishing batch uses: the first where the batch begins, the second
-//! for the row that it writes. They run where SQLite runs, so a COMMIT that the handler sent and
-//! did not wait for comes before them and is refused; and so is our own when the batch wrote no
-//! row, which rolls everything back in the same round trip.
+//! While a handler holds the transaction, a commit hook refuses every commit but ours, and a
+//! rollback hook notices every rollback. Two collations of that connection identify our finishing
+//! batch: the first runs where the batch begins, the second when its row is written. They run
+//! inside SQLite. So a COMMIT that the handler sent without waiting for it comes before them and is
+//! refused. Our own COMMIT is refused too if the batch wrote no row, which rolls everything back in
+//! the same round trip.
 
 use std::sync::{
     Arc,
@@ -14,38 +14,38 @@ use std::sync::{
 
 use sqlx::sqlite::LockedSqliteHandle;
 
-/// The collation that says that our finishing batch has begun.
+/// The collation that marks the beginning of our finishing batch.
 pub(super) const FINISHING: &str = "mcp_idempotent_finishing";
-/// The collation that says that it has written its row.
+/// The collation that marks that the batch has written its row.
 pub(super) const WRITTEN: &str = "mcp_idempotent_written";
 
-/// How many steps of SQLite's machine a statement makes before it looks whether it is to stop; our
-/// own have ended long before.
+/// How many steps of SQLite's virtual machine a statement runs between two checks whether to stop.
+/// Our own statements end long before the first check.
 const STEPS_BETWEEN_LOOKS: i32 = 20_000;
 
 /// What the hooks of the writing connection know.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// A handler holds the transaction: nobody may commit.
+    /// A handler holds the transaction, so commits are refused.
     held: AtomicBool,
-    /// Somebody tried to, and was refused.
+    /// A commit was tried and refused.
     refused: AtomicBool,
-    /// The whole transaction was rolled back, by whatever.
+    /// The whole transaction was rolled back, for whatever reason.
     rolled_back: AtomicBool,
     /// Our finishing batch has begun.
     finishing: AtomicBool,
-    /// It has written what it was to write.
+    /// The batch has written its row.
     written: AtomicBool,
-    /// It had nothing to write: our own commit was refused.
+    /// The batch had nothing to write, so our own commit was refused.
     unwritten: AtomicBool,
-    /// A commit was let through: the hook is still in its place.
+    /// A commit was let through, so the hook is still in place.
     passed: AtomicBool,
-    /// The transaction will be rolled back: what still runs in it is interrupted.
+    /// The transaction will be rolled back; whatever still runs in it is interrupted.
     stopped: AtomicBool,
 }
 
 impl Watch {
-    /// Refuses commits from here on, but for the one at the end of a finishing batch.
+    /// From now on refuses every commit except the one at the end of a finishing batch.
     pub(super) fn hold(&self) {
         for fact in [
             &self.refused,
@@ -75,19 +75,19 @@ impl Watch {
         may
     }
 
-    /// Interrupts a statement that the handler has left behind, or that outlasts its limit: the
-    /// driver's thread takes no other before that one has ended.
+    /// Interrupts a statement that the handler has abandoned, or that has exceeded its limit. The
+    /// driver's thread takes no other statement before that one has ended.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
     }
 
-    /// Nobody holds the transaction any more.
+    /// No handler holds the transaction any more.
     pub(super) fn let_go(&self) {
         self.held.store(false, Ordering::SeqCst);
         self.stopped.store(false, Ordering::SeqCst);
     }
 
-    /// The transaction is not the one any more that was begun.
+    /// Whether the transaction is no longer the one that was begun.
     pub(super) fn ended_early(&self) -> bool {
         self.refused_a_commit() || self.saw_rollback()
     }
@@ -100,17 +100,17 @@ impl Watch {
         self.rolled_back.load(Ordering::SeqCst)
     }
 
-    /// Our finishing batch found nothing to write; SQLite has rolled everything back.
+    /// Our finishing batch found nothing to write, and SQLite has rolled everything back.
     pub(super) fn wrote_nothing(&self) -> bool {
         self.unwritten.load(Ordering::SeqCst)
     }
 
-    /// Whether the hooks saw the commit that was just made.
+    /// Whether the hooks saw the last commit.
     pub(super) fn saw_the_commit(&self) -> bool {
         self.passed.load(Ordering::SeqCst)
     }
 
-    /// Sets the hooks and the collations.
+    /// Installs the hooks and the collations.
     pub(super) fn install(
         self: &Arc<Self>,
         handle: &mut LockedSqliteHandle<'_>,

@@ -1,19 +1,19 @@
 //! The one connection that writes.
 //!
-//! SQLite has one writer at a time, so a store keeps one connection for all that it writes. Who
-//! wants it [queues](super::queue) in memory, without holding anything. Other processes (and other
-//! stores of this one) are met at the file's own lock, by short tries with a backoff.
+//! SQLite has one writer at a time, so a store keeps one connection for everything it writes.
+//! Callers [queue](super::queue) for it in memory and hold nothing while they wait. Other processes
+//! (and other stores in this process) compete for the file's own lock, which is requested in short
+//! attempts with a backoff.
 //!
-//! Three things are done to that connection, once, when it is opened:
+//! Three things are done to that connection once, when it is opened:
 //!
-//! - It gets the hooks that tell [whose commit it is](super::watch).
-//! - The driver's count of open transactions is raised to 2 and stays there. So a nested
-//!   `begin()` of the handler is a savepoint, while our own BEGIN and COMMIT are ordinary
-//!   prepared statements. And the rollback that the driver queues for a nested `begin()` that
-//!   failed or was cancelled goes to a savepoint that does not exist; at 1 it would be a ROLLBACK
-//!   of the whole transaction.
-//! - The busy timeout is short, because the driver's thread sleeps in it and cannot be called
-//!   back.
+//! - It gets the hooks that tell [our commits from others](super::watch).
+//! - The driver's count of open transactions is raised to 2 and stays there. A nested `begin()` of
+//!   the handler is therefore a savepoint, while our own BEGIN and COMMIT are ordinary prepared
+//!   statements. If a nested `begin()` fails or is cancelled, the driver queues a rollback; at 2 it
+//!   goes to a savepoint that does not exist, at 1 it would roll back the whole transaction.
+//! - The busy timeout is short, because the driver's thread sleeps during it and cannot be
+//!   interrupted.
 
 use std::{mem::ManuallyDrop, sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::store::{StoreError, StoreErrorKind};
 
-/// How long SQLite itself waits for a lock before we are asked.
+/// How long SQLite itself waits for a lock before it returns the error to us.
 const BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 20";
 
 /// `synchronous = FULL`, as SQLite numbers it: every commit reaches the disk.
@@ -41,13 +41,13 @@ pub(super) struct Writer {
     pub(super) connection: SqliteConnection,
     pub(super) watch: Arc<Watch>,
     pub(super) opened: Instant,
-    /// The `synchronous` setting that the connection came with, and the present one.
+    /// The connection's original `synchronous` setting, and the current one.
     synchronous: (i64, i64),
 }
 
 impl Writer {
-    /// Opens the connection, also while others have the file for themselves: who opens it first, or
-    /// closes it last, does for a moment.
+    /// Opens the connection. Another process may have the file for itself for a moment, while it is
+    /// the first to open it or the last to close it; this waits for that.
     pub(super) async fn open(pool: &SqlitePool, deadline: Instant) -> Result<Self, StoreError> {
         let mut backoff = Backoff::until(deadline);
         let opened = async {
@@ -64,7 +64,7 @@ impl Writer {
     }
 
     async fn set_up(pool: &SqlitePool) -> Result<Result<Self, StoreError>, sqlx::Error> {
-        // Through the pool, so that its own set-up of connections applies; then out of it, so
+        // Taken from the pool, so that the pool's own connection set-up applies. Then detached, so
         // that a pool of one still serves readers.
         let mut connection = pool.acquire().await?.detach();
         sqlx::query(BUSY_TIMEOUT).execute(&mut connection).await?;
@@ -78,21 +78,21 @@ impl Writer {
         if file.is_empty() {
             return Ok(Err(StoreError::new(
                 StoreErrorKind::Misconfigured,
-                "SQLite store: this is a database in memory, which lives and dies with its \
-                 connection; use a file, or `MemoryStore`",
+                "SQLite store: this is a database in memory, which is lost when its connection \
+                 closes; use a file, or `MemoryStore`",
             )));
         }
         if journal != "wal" {
             return Ok(Err(StoreError::new(
                 StoreErrorKind::Misconfigured,
                 format!(
-                    "SQLite store: journal_mode is {journal}, but readers go on beside a writer \
-                     only in WAL mode; run `PRAGMA journal_mode = WAL` once"
+                    "SQLite store: journal_mode is {journal}, but only WAL mode lets readers work \
+                     beside a writer; run `PRAGMA journal_mode = WAL` once"
                 ),
             )));
         }
         for _ in 0..2 {
-            // Never ended on purpose: see the module's page.
+            // Never ended, on purpose: see the module's page.
             let _counted = ManuallyDrop::new(connection.begin().await?);
         }
         sqlx::query("ROLLBACK").execute(&mut connection).await?;
@@ -117,17 +117,18 @@ impl Writer {
         Ok(())
     }
 
-    /// From now on commits reach the disk, whatever the connection came with.
+    /// From now on commits reach the disk, whatever the connection's original setting.
     pub(super) async fn make_durable(&mut self) -> Result<(), sqlx::Error> {
         self.synchronise(self.synchronous.0.max(FULL)).await
     }
 
-    /// From now on commits are as durable as the connection came.
+    /// From now on commits use the connection's original setting.
     pub(super) async fn make_ordinary(&mut self) -> Result<(), sqlx::Error> {
         self.synchronise(self.synchronous.0).await
     }
 
-    /// Takes SQLite's write lock. An error that [`is_busy`] leaves the connection as it was.
+    /// Takes SQLite's write lock. After an error that [`is_busy`] recognises, the connection is
+    /// unchanged.
     pub(super) async fn begin(&mut self) -> Result<(), sqlx::Error> {
         sqlx::query("BEGIN IMMEDIATE")
             .execute(&mut self.connection)
@@ -135,7 +136,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Commits what no handler holds.
+    /// Commits a transaction that no handler holds.
     pub(super) async fn commit(&mut self) -> Result<(), sqlx::Error> {
         let commit = SqlStr::from_static("COMMIT");
         let arguments = Ok(SqliteArguments::default());
@@ -144,16 +145,17 @@ impl Writer {
             .done
     }
 
-    /// Rolls back; nobody holds the transaction any more, whether there was one or not.
+    /// Rolls back. Afterwards no handler holds the transaction, whether there was one or not.
     pub(super) async fn roll_back(&mut self) -> Result<(), sqlx::Error> {
         let rolled_back = sqlx::query("ROLLBACK").execute(&mut self.connection).await;
-        // Not before: what the handler left behind comes first.
+        // Not earlier, because statements that the handler left behind still run before the
+        // ROLLBACK.
         self.watch.let_go();
         rolled_back.map(drop)
     }
 }
 
-/// Short tries against the locks of other processes.
+/// Polls for locks that other processes hold.
 #[derive(Debug)]
 pub(super) struct Backoff {
     deadline: Instant,
@@ -173,8 +175,8 @@ impl Backoff {
         }
     }
 
-    /// For what a lease depends on: often enough not to miss the rest between two handlers of
-    /// another process.
+    /// For statements that a lease depends on. Polls often enough not to miss the rest between two
+    /// handlers of another process.
     pub(super) const fn eager(deadline: Instant) -> Self {
         Self {
             longest: Self::FIRST,
@@ -182,8 +184,8 @@ impl Backoff {
         }
     }
 
-    /// After a failed try: waits before the next one if the error is a lock and there is time,
-    /// otherwise gives the error back.
+    /// Called after a failed attempt. If the error is a lock and time is left, waits before the
+    /// next attempt; otherwise returns the error.
     pub(super) async fn retry(&mut self, error: sqlx::Error) -> Result<(), sqlx::Error> {
         if !is_busy(&error) || Instant::now() >= self.deadline {
             return Err(error);
