@@ -18,7 +18,8 @@ mod look_up;
 mod lost_commit;
 mod migration;
 mod pooler;
-mod proxy;
+#[path = "../../../../tests/src/kit/relay/mod.rs"]
+mod relay;
 mod resolving;
 mod round_trips;
 mod sessions;
