@@ -19,7 +19,7 @@ use crate::{
     processes::Site,
     server::{is_error, text},
     wire::assert_wire,
-    world::{Gate, World, until, within_patience},
+    world::{Gate, World, run, until, within_patience},
 };
 
 /// A server that reaches its database through a relay. `n` is the size of its result; below zero
@@ -33,22 +33,15 @@ async fn through_a_relay(database: Postgres, recovery: Duration) -> (Relay, Gate
         .build()
         .unwrap();
     let gate = Gate::new();
-    let world = World::on(database, store, |_| {}, {
-        let gate = gate.clone();
-        move |connection, call| {
-            let gate = gate.clone();
-            Box::pin(async move {
-                effect::<Postgres>(connection, &format!("run {}", call.earlier))
-                    .await
-                    .unwrap();
-                gate.pass().await;
-                match usize::try_from(call.n) {
-                    Ok(size) => text("x".repeat(size)),
-                    Err(_) => is_error(format!("run {}", call.earlier)),
-                }
-            })
-        }
-    })
+    let world = World::on(
+        database,
+        store,
+        |_| {},
+        gate.after::<Postgres, _>(run, |call| match usize::try_from(call.n) {
+            Ok(size) => text("x".repeat(size)),
+            Err(_) => is_error(format!("run {}", call.earlier)),
+        }),
+    )
     .await;
     (relay, gate, world)
 }
