@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::{
     error::Refusal,
-    fingerprint::{Fingerprint, KeyKind},
+    fingerprint::{Identity, KeyKind},
     policy::OnDoubt,
     record::{Record, RecordState, Timestamp},
     refusal,
@@ -77,19 +77,18 @@ pub fn refusal_of(state: &RecordState, key: KeyKind, on_doubt: OnDoubt) -> Optio
     }
 }
 
-/// What a record means to a call with this fingerprint. An expired record says nothing of what was
+/// What a record means to a call with this identity. An expired record says nothing of what was
 /// asked, so it is looked at before the fingerprint.
 pub(crate) fn answer_from(
     record: Record,
-    asked: Fingerprint,
-    key: KeyKind,
+    asked: &Identity,
     on_doubt: OnDoubt,
     joined: bool,
 ) -> Answer {
-    if !matches!(record.state, RecordState::Expired) && record.fingerprint != asked {
+    if !matches!(record.state, RecordState::Expired) && !asked.is_of(record.fingerprint) {
         return refusal::conflict().into();
     }
-    match refusal_of(&record.state, key, on_doubt) {
+    match refusal_of(&record.state, asked.kind, on_doubt) {
         Some(refusal) => refusal.into(),
         None => match record.state {
             RecordState::Completed {

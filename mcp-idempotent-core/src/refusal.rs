@@ -127,14 +127,43 @@ pub(crate) fn too_many_waiting() -> Refusal {
 
 pub(crate) fn another_secret() -> Refusal {
     tracing::error!(
-        "the store's records were made under another secret than this engine's; give it the same one, or name another application"
+        "the application's records were made under another secret than this engine's, or under none; give it the same, replace it with `with_previous_secret`, or name another application"
     );
+    misconfigured(
+        "The server's secret is not the one of its idempotency records, so the call was not \
+         executed. The server's log names the remedy.",
+    )
+}
+
+pub(crate) fn previous_secret_needed() -> Refusal {
+    tracing::error!(
+        "records that were made under the previous secret are still kept; go on with `with_previous_secret` until one retention has passed since the last process without it ended"
+    );
+    misconfigured(
+        "The server's secret was replaced too early for its idempotency records, so the call was \
+         not executed. The server's log names the remedy.",
+    )
+}
+
+pub(crate) fn rotation_too_short(tool: &str, kept: Duration, period: Duration) -> Refusal {
+    tracing::error!(
+        tool,
+        ?kept,
+        ?period,
+        "the tool's records are kept for longer than its secret's replacement takes; say so with `with_rotation_period`"
+    );
+    misconfigured(
+        "The server's secret is being replaced in less time than this tool's results are kept, so \
+         the call was not executed. The server's log names the remedy.",
+    )
+}
+
+fn misconfigured(message: &'static str) -> Refusal {
     Refusal::new(
         ErrorKind::Misconfigured,
         CommitOutcome::NotCommitted,
         Action::AskOperator,
-        "The server's secret is not the one of its idempotency records, so the call was not \
-         executed. The server's log names the remedy.",
+        message,
     )
 }
 

@@ -1,59 +1,25 @@
-//! How every call begins, in both modes: authorize, join or lead, claim, poll.
+//! A call that leads: what its attempt needs to end it.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::time::{Instant, sleep_until, timeout_at};
-use tracing::Instrument as _;
 
 use super::{
-    Engine, Request,
-    flight::{Entry, Leader, Ticket, Wake},
-    handler, plan,
-    secret::Unchecked,
+    flight::Leader,
+    plan,
+    rotation::{Guard, GuardEnd},
 };
 use crate::{
-    answer::{Answer, Replay, answer_from},
+    answer::{Answer, answer_from},
     error::Refusal,
     fingerprint::Identity,
     outcome::{HandlerResult, ResultKind},
-    policy::{OnDoubt, OnExpired, Policy, Wait},
+    policy::{OnDoubt, OnExpired, Policy},
     record::{Record, RecordState, Timestamp},
     refusal,
-    store::{Claim, Claimed, Completion, Store, StoreError, StoreErrorKind},
-    telemetry::{Mode, ObservedCall, Outcome},
+    store::{Claim, Completion},
+    telemetry::ObservedCall,
 };
-
-/// The first pause between two claims of a key that another process holds. It doubles up to
-/// [`LONGEST_PAUSE`]: short enough to follow a fast call, long enough to cost other keys nothing.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-
-/// How often a claim is repeated that the database refused to serialise.
-const CLAIM_REPEATS: u32 = 3;
-
-/// What a call's mode and policy make of what is in its way.
-#[derive(Clone, Copy)]
-pub(super) struct Rules {
-    pub(super) mode: Mode,
-    pub(super) fail_open: bool,
-    pub(super) on_doubt: OnDoubt,
-}
-
-/// How a call goes on.
-pub(super) enum Led<C> {
-    Answer(Answer),
-    /// The store is away, and the policy says to run all the same.
-    FailOpen,
-    /// The claim is held.
-    Claimed(C, Box<Lead>),
-}
-
-impl<C> From<Refusal> for Led<C> {
-    fn from(refusal: Refusal) -> Self {
-        Self::Answer(refusal.into())
-    }
-}
 
 /// A call that leads: it holds the claim, runs, and answers for all who join it.
 pub(super) struct Lead {
@@ -61,10 +27,29 @@ pub(super) struct Lead {
     pub(super) claim: Claim,
     pub(super) policy: Arc<Policy>,
     pub(super) observed: ObservedCall,
+    /// While a secret is replaced.
+    pub(super) guard: Option<Guard>,
     leader: Leader,
 }
 
 impl Lead {
+    pub(super) const fn new(
+        identity: Identity,
+        claim: Claim,
+        policy: Arc<Policy>,
+        guard: Option<Guard>,
+        leader: Leader,
+    ) -> Self {
+        Self {
+            identity,
+            claim,
+            policy,
+            observed: ObservedCall::unobserved(),
+            guard,
+            leader,
+        }
+    }
+
     /// What is seen of the call, for the one who answers it.
     pub(super) fn take_observed(&mut self) -> ObservedCall {
         std::mem::replace(&mut self.observed, ObservedCall::unobserved())
@@ -89,6 +74,21 @@ impl Lead {
         completion
     }
 
+    /// Ends what guards the call under its previous identity.
+    pub(super) async fn end_guard(&mut self, end: GuardEnd) {
+        if let Some(guard) = self.guard.take() {
+            guard.end(end).await;
+        }
+    }
+
+    /// The result is recorded; so it is under the previous identity.
+    pub(super) async fn complete_guard(&mut self, response: &Bytes) {
+        if self.guard.is_some() {
+            let completion = self.completion(response);
+            self.end_guard(GuardEnd::Complete(completion)).await;
+        }
+    }
+
     /// Those who joined get the full result, also where it was too large to store.
     pub(super) fn share(self, response: Bytes, at: Timestamp) {
         self.share_state(RecordState::Completed {
@@ -108,10 +108,7 @@ impl Lead {
         if is_running(&record, &self.identity) {
             return self.step_down(refusal::in_progress());
         }
-        let Identity {
-            fingerprint, kind, ..
-        } = self.identity;
-        let answer = answer_from(record.clone(), fingerprint, kind, OnDoubt::Fail, false);
+        let answer = answer_from(record.clone(), &self.identity, OnDoubt::Fail, false);
         self.leader.share(&record);
         answer
     }
@@ -160,304 +157,7 @@ impl std::fmt::Debug for Lead {
     }
 }
 
-/// How long a caller waits, and whether it waits for a handler at all.
-#[derive(Clone, Copy)]
-struct Patience {
-    deadline: Instant,
-    patient: bool,
-}
-
-impl Patience {
-    fn of(wait: Wait) -> Self {
-        let (patient, bound) = match wait {
-            Wait::UpTo(bound) => (true, bound),
-            // While a leader claims, everybody waits for what it finds: a caller that does not
-            // want to wait for the handler still wants the record.
-            Wait::Reject => (false, Wait::CLAIM_BOUND),
-        };
-        let now = Instant::now();
-        Self {
-            deadline: now
-                .checked_add(bound)
-                .unwrap_or(now + Policy::DEFAULT_RETENTION),
-            patient,
-        }
-    }
-}
-
-impl<S: Store> Engine<S> {
-    /// Leads or joins, and claims with `claim_with`.
-    pub(super) async fn lead<C, F>(
-        &self,
-        request: &Request<'_>,
-        rules: Rules,
-        claim_with: impl Fn(Claim) -> F,
-    ) -> Led<C>
-    where
-        F: Future<Output = Result<Claimed<C>, StoreError>>,
-    {
-        let observed = request.observe(&self.inner.application, rules.mode);
-        let span = observed.span();
-        let led = self
-            .join_or_claim(request, &observed, rules, claim_with)
-            .instrument(span)
-            .await;
-        match led {
-            Led::Answer(answer) => {
-                observed.answered(&answer);
-                Led::Answer(answer)
-            }
-            Led::FailOpen => {
-                observed.end(Outcome::FailedOpen);
-                Led::FailOpen
-            }
-            Led::Claimed(held, mut lead) => {
-                lead.observed = observed;
-                Led::Claimed(held, lead)
-            }
-        }
-    }
-
-    async fn join_or_claim<C, F>(
-        &self,
-        request: &Request<'_>,
-        observed: &ObservedCall,
-        rules: Rules,
-        claim_with: impl Fn(Claim) -> F,
-    ) -> Led<C>
-    where
-        F: Future<Output = Result<Claimed<C>, StoreError>>,
-    {
-        let identity = &request.identity;
-        if let Err(refusal) = request.check().await {
-            return refusal.into();
-        }
-        match self.inner.check_secret(&request.call).await {
-            Ok(()) => {}
-            Err(Unchecked::AnotherSecret) => return refusal::another_secret().into(),
-            Err(Unchecked::Store(error)) if rules.fail_open && error.is_transient() => {
-                return Led::FailOpen;
-            }
-            Err(Unchecked::Store(error)) => return refusal::store_unavailable(error).into(),
-        }
-        if handler::is_held_by_this_task(identity.id) {
-            return refusal::called_from_itself().into();
-        }
-        let patience = Patience::of(request.policy.wait);
-        let mut entry = self.inner.flights.enter(Ticket {
-            id: identity.id,
-            fingerprint: identity.fingerprint,
-            round: request.round,
-            patient: patience.patient,
-        });
-        let leader = loop {
-            match entry {
-                Entry::Lead(leader) => break leader,
-                Entry::Conflict => return refusal::conflict().into(),
-                Entry::InProgress => return refusal::in_progress().into(),
-                Entry::Full => return refusal::too_many_waiting().into(),
-                Entry::Wait(mut waiting) => {
-                    let waited = observed.waiting();
-                    let woken = timeout_at(patience.deadline, &mut waiting.wake).await;
-                    drop((waiting, waited));
-                    let Ok(Ok(woken)) = woken else {
-                        return refusal::in_progress().into();
-                    };
-                    // A right that was withdrawn while the caller waited counts.
-                    let checked = request.check().await;
-                    match woken {
-                        Wake::Lead(leader) => {
-                            if let Err(refusal) = checked {
-                                leader.step_down();
-                                return refusal.into();
-                            }
-                            entry = Entry::Lead(leader);
-                        }
-                        woken => {
-                            let answer = checked
-                                .map_or_else(Answer::from, |()| joined(woken, identity, rules));
-                            return Led::Answer(answer);
-                        }
-                    }
-                }
-            }
-        };
-        self.claim(leader, request, observed, patience, rules, claim_with)
-            .await
-    }
-
-    async fn claim<C, F>(
-        &self,
-        mut leader: Leader,
-        request: &Request<'_>,
-        observed: &ObservedCall,
-        patience: Patience,
-        rules: Rules,
-        claim_with: impl Fn(Claim) -> F,
-    ) -> Led<C>
-    where
-        F: Future<Output = Result<Claimed<C>, StoreError>>,
-    {
-        let identity = &request.identity;
-        let claim = request.claim();
-        let mut pause = FIRST_PAUSE;
-        let mut waiting = None;
-        let mut repeats = 0;
-        loop {
-            let claimed = claim_with(claim.clone()).await;
-            // A right that was withdrawn while another process held the key counts.
-            if waiting.is_some()
-                && ends_the_wait(&claimed)
-                && let Err(refusal) = request.check().await
-            {
-                drop(claimed);
-                leader.step_down();
-                return refusal.into();
-            }
-            match claimed {
-                Ok(Claimed::New(held)) => {
-                    leader.running();
-                    let lead = Lead {
-                        identity: identity.clone(),
-                        claim,
-                        policy: Arc::clone(request.policy),
-                        observed: ObservedCall::unobserved(),
-                        leader,
-                    };
-                    return Led::Claimed(held, Box::new(lead));
-                }
-                Ok(Claimed::Conflict) => {
-                    // Whoever waits here may be the rightful one: each asks for itself.
-                    leader.step_down();
-                    return refusal::conflict().into();
-                }
-                Ok(Claimed::Found(record)) if is_running(&record, identity) => {
-                    leader.found_running();
-                }
-                Ok(Claimed::Found(record)) => {
-                    warn_of_doubt(&record, request);
-                    leader.share(&record);
-                    return Led::Answer(answer_from(
-                        record,
-                        identity.fingerprint,
-                        identity.kind,
-                        rules.on_doubt,
-                        false,
-                    ));
-                }
-                Ok(Claimed::InProgress) => leader.found_running(),
-                Err(error)
-                    if error.kind() == StoreErrorKind::Conflict && repeats < CLAIM_REPEATS =>
-                {
-                    repeats += 1;
-                    continue;
-                }
-                // The call was seen to run elsewhere: nothing may be said of its effect, and nothing
-                // may run beside it.
-                Err(error) if waiting.is_some() && error.is_transient() => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "idempotency store failed while a call waited for one that runs elsewhere"
-                    );
-                    leader.fail();
-                    return refusal::in_progress().into();
-                }
-                Err(error) if rules.fail_open && error.is_transient() => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "idempotency store failed; the handler runs without any protection"
-                    );
-                    leader.step_down();
-                    return Led::FailOpen;
-                }
-                Err(error) => {
-                    leader.fail();
-                    return refusal::store_unavailable(error).into();
-                }
-            }
-            let now = Instant::now();
-            if !patience.patient || now >= patience.deadline {
-                leader.step_down();
-                return refusal::in_progress().into();
-            }
-            waiting.get_or_insert_with(|| observed.waiting());
-            sleep_until(patience.deadline.min(now + pause)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-    }
-}
-
-/// What a waiter is told by what its leader found or made.
-fn joined(wake: Wake, identity: &Identity, rules: Rules) -> Answer {
-    let refusal = match wake {
-        Wake::Record(record) => {
-            let Identity {
-                fingerprint, kind, ..
-            } = *identity;
-            return answer_from(record, fingerprint, kind, rules.on_doubt, true);
-        }
-        Wake::InputRequired(response) => {
-            return Answer::Replayed(Replay::new(response, None, true));
-        }
-        Wake::Conflict => refusal::conflict(),
-        Wake::InProgress => refusal::in_progress(),
-        Wake::GaveUp | Wake::Lead(_) => refusal::gave_up(),
-    };
-    refusal.into()
-}
-
 /// Whether a record says that this very call runs elsewhere, under a lease.
-fn is_running(record: &Record, identity: &Identity) -> bool {
-    matches!(record.state, RecordState::InProgress { .. })
-        && record.fingerprint == identity.fingerprint
-}
-
-/// Somebody has to look, and cannot find the record without its id: a crash leaves no other line.
-fn warn_of_doubt(record: &Record, request: &Request<'_>) {
-    let identity = &request.identity;
-    if let RecordState::InDoubt {
-        attempts, since, ..
-    } = record.state
-        && record.fingerprint == identity.fingerprint
-    {
-        tracing::warn!(
-            tool = &*request.call.tool,
-            key_prefix = identity.key_prefix.as_deref(),
-            record = %identity.id,
-            attempts,
-            %since,
-            "a call was refused because an earlier attempt at it is in doubt"
-        );
-    }
-}
-
-/// Whether a caller that waited for another process has its turn or its answer.
-fn ends_the_wait<C>(claimed: &Result<Claimed<C>, StoreError>) -> bool {
-    match claimed {
-        Ok(Claimed::New(_) | Claimed::Conflict) => true,
-        Ok(Claimed::Found(record)) => !matches!(record.state, RecordState::InProgress { .. }),
-        Ok(Claimed::InProgress) | Err(_) => false,
-    }
-}
-
-impl Request<'_> {
-    /// Asks whether the caller may have an answer.
-    async fn check(&self) -> Result<(), Refusal> {
-        match self.authorize {
-            Some(authorize) => authorize.authorize(&self.call).await,
-            None => Ok(()),
-        }
-    }
-
-    fn claim(&self) -> Claim {
-        let Identity {
-            id, fingerprint, ..
-        } = self.identity;
-        let mut claim = Claim::new(id, fingerprint, self.call.clone());
-        claim.key_prefix.clone_from(&self.identity.key_prefix);
-        claim.on_expired = self.policy.on_expired;
-        claim.lease = self.policy.lease;
-        claim.in_doubt_retention = self.policy.in_doubt_retention;
-        claim
-    }
+pub(super) fn is_running(record: &Record, identity: &Identity) -> bool {
+    matches!(record.state, RecordState::InProgress { .. }) && identity.is_of(record.fingerprint)
 }

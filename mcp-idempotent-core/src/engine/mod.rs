@@ -1,49 +1,51 @@
 //! The engine: claim, run once, record; duplicates in this process join.
 //!
-//! It sees only calls with an [identity](Identity). [`transaction`] is transaction mode and [`lease`]
-//! is lease mode; [`lead`] is what both begin with, [`flight`] is how duplicates join, and [`plan`]
-//! says what is recorded of which result.
+//! It sees only calls with an [identity](Identity). `transaction` is transaction mode on one page, `lease`
+//! is lease mode. `claim` is what both begin with, `flight` is how duplicates join, and `plan` says
+//! what is recorded of which result.
 
+mod builder;
+mod claim;
 mod detach;
 mod flight;
 mod handler;
+mod late;
 mod lead;
 mod lease;
 mod lent;
 mod operator;
 mod plan;
+mod request;
+mod rotation;
 mod secret;
 mod status;
 mod sweep;
 mod transaction;
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crate::{
     canonical::CanonicalArguments,
-    error::Refusal,
     fingerprint::{Identity, Secret},
     key::IdempotencyKey,
-    policy::Policy,
     scope::{Application, Scope},
-    store::{CallInfo, Store},
-    telemetry::{Mode, ObservedCall},
+    store::Store,
 };
 
 pub use self::{
+    builder::EngineBuilder,
     detach::DetachOnDrop,
     flight::Round,
     handler::{Interrupted, after, bounded},
+    late::{BeginError, Ending, LateTransaction, Left},
     lease::{Begun, InDoubtCall, LeaseAttempt, LeaseHandle, NotCurrent, Verdict, Verify},
-    lent::{BeginError, Borrowed, Closed, Ending, LateTransaction, Left, Lent, NotLent},
+    lent::{Borrowed, Closed, Lent, NotLent},
+    request::{Authorize, Request},
     sweep::{SweepSettings, Sweeper},
     transaction::TransactionAttempt,
 };
 
-use self::{
-    flight::{Flights, WaiterLimits},
-    lease::Heart,
-};
+use self::{flight::Flights, lease::Heart, rotation::Rotation, secret::SecretCheck};
 
 /// Recognises retries and runs each call once. Cheap to clone; clones share everything.
 pub struct Engine<S> {
@@ -54,7 +56,8 @@ struct Inner<S> {
     store: Arc<S>,
     application: Application,
     secret: Option<Secret>,
-    secret_fits: tokio::sync::OnceCell<()>,
+    rotation: Option<Rotation>,
+    secret_check: SecretCheck,
     flights: Arc<Flights>,
     heart: Arc<Heart<S>>,
 }
@@ -67,16 +70,12 @@ impl<S: Store> Engine<S> {
 
     /// Starts building an engine. The application's name is part of every record id: programs that
     /// share a store and must not share records need different names.
+    ///
+    /// Under another name no earlier record is found, and the retry of a call that was executed
+    /// under the old one runs again. To rename an application, say what it was called:
+    /// [`with_previous_application`](EngineBuilder::with_previous_application).
     pub fn builder(application: impl Into<Application>, store: S) -> EngineBuilder<S> {
-        EngineBuilder {
-            application: application.into(),
-            store,
-            secret: None,
-            waiters: WaiterLimits {
-                per_key: 4096,
-                per_process: 65_536,
-            },
-        }
+        EngineBuilder::new(application.into(), store)
     }
 
     /// The store.
@@ -106,14 +105,16 @@ impl<S: Store> Engine<S> {
         tool: &str,
         arguments: &CanonicalArguments,
     ) -> Identity {
-        Identity::new(
-            &self.inner.application,
-            scope,
-            key,
-            tool,
-            arguments,
-            self.inner.secret.as_ref(),
-        )
+        let of = |application: &Application, secret: Option<&Secret>| {
+            Identity::new(application, scope, key, tool, arguments, secret)
+        };
+        let identity = of(&self.inner.application, self.inner.secret.as_ref());
+        match &self.inner.rotation {
+            Some(before) => {
+                identity.with_previous(&of(&before.application, before.secret.as_ref()))
+            }
+            None => identity,
+        }
     }
 }
 
@@ -129,178 +130,6 @@ impl<S> std::fmt::Debug for Engine<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")
             .field("application", &self.inner.application)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Builds an [`Engine`].
-pub struct EngineBuilder<S> {
-    application: Application,
-    store: S,
-    secret: Option<Secret>,
-    waiters: WaiterLimits,
-}
-
-impl<S: Store> EngineBuilder<S> {
-    /// Turns record ids and fingerprints into keyed hashes. All processes that share the store
-    /// need the same secret: under another one no earlier record is found, and a retry would run
-    /// again. The store therefore keeps a check value, and an engine with another secret, or with
-    /// none, refuses every call.
-    #[must_use]
-    pub fn with_secret(mut self, secret: Secret) -> Self {
-        self.secret = Some(secret);
-        self
-    }
-
-    /// How many calls may wait for a running one, per key and in this process. More are refused
-    /// as `idempotency_too_many_waiting`. Defaults: 4096 and 65 536.
-    #[must_use]
-    pub const fn with_waiter_limits(mut self, per_key: usize, per_process: usize) -> Self {
-        self.waiters = WaiterLimits {
-            per_key,
-            per_process,
-        };
-        self
-    }
-
-    /// The engine.
-    #[must_use]
-    pub fn build(self) -> Engine<S> {
-        Engine {
-            inner: Arc::new(Inner {
-                store: Arc::new(self.store),
-                application: self.application,
-                secret: self.secret,
-                secret_fits: tokio::sync::OnceCell::new(),
-                flights: Arc::new(Flights::new(self.waiters)),
-                heart: Arc::new(Heart::new()),
-            }),
-        }
-    }
-}
-
-impl<S> std::fmt::Debug for EngineBuilder<S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EngineBuilder")
-            .field("application", &self.application)
-            .field("waiters", &self.waiters)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Decides whether the caller may have an answer, before every new call, replay and join (again
-/// when it wakes). Checks inside a handler do not protect replays: the handler does not run.
-pub trait Authorize: Send + Sync {
-    /// Answers `Ok` when the caller may call the tool.
-    ///
-    /// # Errors
-    ///
-    /// The refusal that the caller gets. Nothing was run or changed.
-    fn authorize<'a>(
-        &'a self,
-        call: &'a CallInfo,
-    ) -> Pin<Box<dyn Future<Output = Result<(), Refusal>> + Send + 'a>>;
-}
-
-/// One call with an identity, as the engine sees it.
-pub struct Request<'a> {
-    call: CallInfo,
-    identity: Identity,
-    policy: &'a Arc<Policy>,
-    round: Round,
-    authorize: Option<&'a dyn Authorize>,
-    verify: Option<&'a dyn Verify>,
-    tool_is_listed: bool,
-    policy_is_checked: bool,
-}
-
-impl<'a> Request<'a> {
-    /// The tool, and whose call it is.
-    #[must_use]
-    pub const fn call(&self) -> &CallInfo {
-        &self.call
-    }
-
-    /// A call of the tool and scope in `call`, under `policy`.
-    #[must_use]
-    pub const fn new(call: CallInfo, identity: Identity, policy: &'a Arc<Policy>) -> Self {
-        Self {
-            call,
-            identity,
-            policy,
-            round: None,
-            authorize: None,
-            verify: None,
-            tool_is_listed: true,
-            policy_is_checked: false,
-        }
-    }
-
-    /// Says which round of a multi round-trip call this is.
-    #[must_use]
-    pub const fn with_round(mut self, round: Round) -> Self {
-        self.round = round;
-        self
-    }
-
-    /// Asks before every answer.
-    #[must_use]
-    pub const fn with_authorize(mut self, authorize: &'a dyn Authorize) -> Self {
-        self.authorize = Some(authorize);
-        self
-    }
-
-    /// Asks about a call in doubt, where the policy says [`OnDoubt::Verify`](crate::OnDoubt).
-    /// Without it such a call is refused as under [`OnDoubt::Fail`](crate::OnDoubt).
-    #[must_use]
-    pub const fn with_verify(mut self, verify: &'a dyn Verify) -> Self {
-        self.verify = Some(verify);
-        self
-    }
-
-    /// Says that the server does not list this tool. Metrics then do not show its name, so that
-    /// a client cannot make new time series by calling names that it made up.
-    #[must_use]
-    pub const fn with_unlisted_tool(mut self) -> Self {
-        self.tool_is_listed = false;
-        self
-    }
-
-    /// Says that [`Policy::check`] has passed the policy for this engine's store. Without it the
-    /// engine checks, at each call, what the store and the heartbeat rely on.
-    #[must_use]
-    pub const fn with_checked_policy(mut self) -> Self {
-        self.policy_is_checked = true;
-        self
-    }
-
-    fn check_policy(&self, transaction_limit: Option<Duration>) -> Result<(), Refusal> {
-        if self.policy_is_checked {
-            return Ok(());
-        }
-        self.policy.check_times(transaction_limit).map_err(|error| {
-            let tool = &*self.call.tool;
-            tracing::error!(tool, %error, "a call was refused: its tool's policy cannot hold");
-            error.into()
-        })
-    }
-
-    fn observe(&self, application: &Application, mode: Mode) -> ObservedCall {
-        ObservedCall::start(
-            application,
-            &self.call.tool,
-            self.tool_is_listed,
-            Some(&self.identity),
-            Some(mode),
-        )
-    }
-}
-
-impl std::fmt::Debug for Request<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Request")
-            .field("call", &self.call)
-            .field("identity", &self.identity)
             .finish_non_exhaustive()
     }
 }

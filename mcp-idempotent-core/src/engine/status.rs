@@ -5,6 +5,7 @@ use crate::{
     error::Refusal,
     fingerprint::Identity,
     policy::OnExpired,
+    record::{Record, RecordState},
     refusal,
     store::{CallInfo, Claim, Inspected, Store},
 };
@@ -24,19 +25,50 @@ impl<S: Store> Engine<S> {
     }
 
     async fn look(&self, call: CallInfo, identity: &Identity) -> Result<Inspected, Refusal> {
-        match self.inner.check_secret(&call).await {
-            Ok(()) => {}
-            Err(Unchecked::AnotherSecret) => return Err(refusal::another_secret()),
-            Err(Unchecked::Store(error)) => return Err(refusal::store_unavailable(error)),
-        }
+        self.inner
+            .check_secret()
+            .await
+            .map_err(Unchecked::into_refusal)?;
         if self.inner.flights.is_running(identity.id) {
             return Ok(Inspected::InProgress);
         }
         let mut claim = Claim::new(identity.id, identity.fingerprint, call);
         claim.on_expired = OnExpired::Refuse;
+        let inspected = self.ask_of(&claim).await?;
+        let Some(previous) = identity.previous.as_deref() else {
+            return Ok(inspected);
+        };
+        // What is certain under the new id is certain; else a process that knows the previous secret
+        // alone may know more.
+        if let Inspected::InProgress
+        | Inspected::Found(Record {
+            state: RecordState::Completed { .. } | RecordState::InProgress { .. },
+            ..
+        }) = inspected
+        {
+            return Ok(inspected);
+        }
+        claim.id = previous.id;
+        claim.fingerprint = previous.fingerprint;
+        Ok(match (self.ask_of(&claim).await?, inspected) {
+            (Inspected::Found(record), Inspected::Found(new))
+                if !matches!(record.state, RecordState::Completed { .. }) =>
+            {
+                Inspected::Found(new)
+            }
+            // Asked for under the identity that it was looked for with.
+            (Inspected::Found(record), _) if record.fingerprint == previous.fingerprint => {
+                Inspected::Found(Record::new(identity.fingerprint, record.state))
+            }
+            (Inspected::NotSeen, inspected) => inspected,
+            (before, _) => before,
+        })
+    }
+
+    async fn ask_of(&self, claim: &Claim) -> Result<Inspected, Refusal> {
         self.inner
             .store
-            .inspect(&claim)
+            .inspect(claim)
             .await
             .map_err(refusal::store_unavailable)
     }

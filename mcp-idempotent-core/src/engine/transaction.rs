@@ -10,9 +10,11 @@ use tracing::Instrument as _;
 
 use super::{
     Engine, Request,
+    claim::{Led, Rules},
     handler::{self, Interrupted},
-    lead::{Lead, Led, Rules},
+    lead::Lead,
     plan::{self, TransactionPlan},
+    rotation::GuardEnd,
 };
 use crate::{
     answer::Answer,
@@ -48,7 +50,7 @@ impl<S: TransactionStore> Engine<S> {
             return Err(refusal.into());
         }
         let led = self
-            .lead(&request, RULES, |claim| {
+            .lead(&request, RULES, |claim, _| {
                 let store = &self.inner.store;
                 async move { store.begin(&claim.call, Some(&claim)).await }
             })
@@ -115,7 +117,7 @@ impl<S: TransactionStore> TransactionAttempt<S> {
 
 async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
     store: &S,
-    lead: Lead,
+    mut lead: Lead,
     transaction: S::Transaction,
     result: &R,
     observed: &mut ObservedCall,
@@ -141,7 +143,12 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
             (end, Some(response))
         }
     };
+    if let Some(guard) = &mut lead.guard {
+        guard.committing();
+    }
     let ended = store.end(transaction, Some(&lead.claim), end).await;
+    let recorded = response.as_ref().map(|response| lead.completion(response));
+    lead.end_guard(GuardEnd::after(&ended, recorded)).await;
     answer(lead, plan, ended, response, result, observed)
 }
 

@@ -12,11 +12,13 @@
 //! | id of a derived key | `mcp-idempotent/record-id`, application, scope, `derived`, version of the canonical form (one byte), tool, canonical arguments |
 //! | fingerprint | `mcp-idempotent/fingerprint`, record id (32 bytes), tool, canonical arguments |
 //! | check value of a secret | `mcp-idempotent/secret-check` |
+//! | ids of the records that say which secret an application has | `mcp-idempotent/secret-check`, application; for all but the first also `secret`, `successor` or `unaware`, and a number (64-bit big-endian) |
+//! | id of a guard's mark | `mcp-idempotent/guard-mark`, record id (32 bytes), fencing token (64-bit big-endian) |
 //! | seed of downstream keys | `mcp-idempotent/downstream-seed`, record id (32 bytes), fingerprint (33 bytes, as stored), origin (64-bit big-endian) |
 //! | downstream key | `mcp-idempotent/downstream-key`, seed (32 bytes), name of the step; the first 128 bits, as a UUID of version 8 |
 //!
-//! The hash is SHA-256, or HMAC-SHA-256 under a [`Secret`] (not again for a downstream key, whose
-//! seed is keyed). The tool takes no part in the id of
+//! The hash is SHA-256, or HMAC-SHA-256 under a [`Secret`] (not for the ids of check records and
+//! marks, and not again for a downstream key, whose seed is keyed). The tool takes no part in the id of
 //! an explicit key: one key used on two tools is one record, and so a conflict. Nor does the
 //! version of the canonical form: the id of an explicit key never changes.
 
@@ -26,10 +28,10 @@ mod secret;
 
 use std::fmt;
 
-pub use self::downstream::DownstreamSeed;
 use self::hash::FieldHash;
+pub(crate) use self::secret::CheckRecord;
 pub use self::{
-    downstream::DownstreamKey,
+    downstream::{DownstreamKey, DownstreamSeed},
     secret::{InvalidSecret, Secret},
 };
 use crate::{
@@ -53,6 +55,14 @@ impl RecordId {
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
+    }
+
+    /// Where the guard under this token of this record says that it is a guard.
+    pub(crate) fn of_guard_mark(guarded: Self, token: i64) -> Self {
+        let hash = FieldHash::new(None, hash::GUARD_MARK)
+            .field(guarded.0)
+            .field(token.to_be_bytes());
+        Self(hash.finish())
     }
 
     fn of_explicit(
@@ -221,6 +231,15 @@ pub struct Identity {
     pub kind: KeyKind,
     /// At most 8 characters of an explicit key, for operators.
     pub key_prefix: Option<Box<str>>,
+    /// What the same call is under the previous secret, while that is being replaced.
+    pub(crate) previous: Option<Box<PreviousIdentity>>,
+}
+
+/// Which record a call belongs to for processes that know only the previous secret.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PreviousIdentity {
+    pub(crate) id: RecordId,
+    pub(crate) fingerprint: Fingerprint,
 }
 
 impl Identity {
@@ -250,7 +269,28 @@ impl Identity {
             fingerprint: Fingerprint::new(&id, tool, arguments, secret),
             kind,
             key_prefix: key.map(|key| key.prefix().into()),
+            previous: None,
         }
+    }
+
+    /// With the identity that the same call had before. Where nothing has changed there is none.
+    pub(crate) fn with_previous(mut self, previous: &Self) -> Self {
+        if previous.id != self.id {
+            self.previous = Some(Box::new(PreviousIdentity {
+                id: previous.id,
+                fingerprint: previous.fingerprint,
+            }));
+        }
+        self
+    }
+
+    /// Whether a record with this fingerprint is of this very call.
+    pub(crate) fn is_of(&self, fingerprint: Fingerprint) -> bool {
+        self.fingerprint == fingerprint
+            || self
+                .previous
+                .as_ref()
+                .is_some_and(|previous| previous.fingerprint == fingerprint)
     }
 }
 

@@ -105,17 +105,19 @@ where
         call: info,
         transaction: LateTransaction::default(),
     });
-    let handler = handler(call, Attempt::free(Arc::clone(&free)));
+    // A caller that leaves drops its handler here; what kept the attempt can begin nothing any more.
+    let free = ClosedOnDrop(free);
+    let handler = handler(call, Attempt::free(Arc::clone(&free.0)));
     let span = observed
         .as_ref()
         .map_or_else(tracing::Span::none, ObservedCall::span);
     let timed = observed.as_ref().and_then(ObservedCall::handler);
-    let ran = bounded(free.transaction.over_time(), handler)
+    let ran = bounded(free.0.transaction.over_time(), handler)
         .instrument(span.clone())
         .await
         .map_err(|why| interrupted(why, CommitOutcome::Unknown));
     drop(timed);
-    let refusal = free.end(kind_of(&ran)).instrument(span).await;
+    let refusal = free.0.end(kind_of(&ran)).instrument(span).await;
     reply(ran, refusal, observed)
 }
 
@@ -148,6 +150,14 @@ pub(super) struct Free {
     store: Mutex<Box<dyn Any + Send>>,
     call: CallInfo,
     transaction: LateTransaction,
+}
+
+struct ClosedOnDrop(Arc<Free>);
+
+impl Drop for ClosedOnDrop {
+    fn drop(&mut self) {
+        drop(self.0.transaction.close());
+    }
 }
 
 impl Free {

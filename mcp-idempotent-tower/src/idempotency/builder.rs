@@ -1,6 +1,6 @@
 //! Building an [`Idempotency`].
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{
     Application, InvalidPolicy, Policy, PolicyUse, Scope, Secret, Store, engine::EngineBuilder,
@@ -147,10 +147,38 @@ impl<S: Store> IdempotencyBuilder<S> {
     }
 
     /// Turns record ids and fingerprints into keyed hashes, so that low-entropy arguments cannot be
-    /// guessed from a dump of the store. All processes that share the store need the same secret.
+    /// guessed from a dump of the store. All processes that share the store need the same secret;
+    /// one that has another, or none, refuses its calls:
+    /// [`Idempotency::verify_secret`](crate::Idempotency::verify_secret).
     #[must_use]
     pub fn with_secret(mut self, secret: Secret) -> Self {
         self.engine = self.engine.with_secret(secret);
+        self
+    }
+
+    /// Replaces a secret while calls are served: this is the one before, or `None` where there was
+    /// none. Processes with the previous one alone may serve meanwhile. The steps are in
+    /// `docs/operating.md`, "Introducing or changing the secret"; what it costs is in
+    /// [`EngineBuilder::with_previous_secret`](mcp_idempotent_core::engine::EngineBuilder::with_previous_secret).
+    #[must_use]
+    pub fn with_previous_secret(mut self, previous: impl Into<Option<Secret>>) -> Self {
+        self.engine = self.engine.with_previous_secret(previous);
+        self
+    }
+
+    /// Renames an application while calls are served: this is what it was called. See
+    /// [`EngineBuilder::with_previous_application`](mcp_idempotent_core::engine::EngineBuilder::with_previous_application).
+    #[must_use]
+    pub fn with_previous_application(mut self, previous: impl Into<Application>) -> Self {
+        self.engine = self.engine.with_previous_application(previous);
+        self
+    }
+
+    /// For how long records are kept that were made under the previous secret: the longest
+    /// retention of any tool, its tombstones included. Default: 24 hours.
+    #[must_use]
+    pub fn with_rotation_period(mut self, period: Duration) -> Self {
+        self.engine = self.engine.with_rotation_period(period);
         self
     }
 

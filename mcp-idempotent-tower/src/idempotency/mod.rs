@@ -107,6 +107,16 @@ impl<S: Store> Idempotency<S> {
     pub const fn engine(&self) -> &Engine<S> {
         &self.engine
     }
+
+    /// Asks the store whether this server's secret, or its having none, is the application's: at
+    /// start-up, so that it is not the callers who find out. It takes at most 10 seconds.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::verify_secret`]. Calls are refused likewise.
+    pub async fn verify_secret(&self) -> Result<(), mcp_idempotent_core::Refusal> {
+        self.engine.verify_secret().await
+    }
 }
 
 impl<S> Idempotency<S> {
@@ -203,7 +213,7 @@ impl<S: Store> Idempotency<S> {
     ///         Ok(Self { idempotency })
     ///     }
     /// }
-    /// # assert!(Mailer::new(Idempotency::new("mailer", MemoryStore::new())).is_ok());
+    /// # assert!(Mailer::new(Idempotency::for_stdio("mailer", MemoryStore::new()).unwrap()).is_ok());
     /// ```
     ///
     /// # Errors

@@ -59,7 +59,8 @@ impl Database for Sqlite {
     // To the millisecond, as the store's own.
     const CLOCK: &'static str =
         "SELECT CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000";
-    const EXPIRY: &'static str = "SELECT expires_at FROM mcp_idempotent_record";
+    const EXPIRY: &'static str =
+        "SELECT expires_at FROM mcp_idempotent_record WHERE tool <> 'mcp-idempotent/secret'";
 
     async fn create() -> Self {
         let directory = TempDir::new().unwrap();
@@ -131,7 +132,8 @@ impl Database for Sqlite {
 
     async fn records(&self) -> Vec<Stored> {
         let rows: Vec<(i64, bool)> = sqlx::query_as(
-            "SELECT state, response IS NOT NULL FROM mcp_idempotent_record ORDER BY created_at",
+            "SELECT state, response IS NOT NULL FROM mcp_idempotent_record \
+             WHERE tool <> 'mcp-idempotent/secret' ORDER BY created_at",
         )
         .fetch_all(&self.outside)
         .await

@@ -7,17 +7,18 @@ use tracing::Instrument as _;
 
 use super::{
     end::LeaseAttempt,
-    guard::LeaseGuard,
-    held::{Held, Terms},
+    held::{Held, SeedOf, Terms},
+    owned::OwnedLease,
     verify::{self, Verified},
 };
 use crate::{
     answer::Answer,
     engine::{
         Engine, Inner, Request,
+        claim::{Led, Rules},
         detach::DetachOnDrop,
-        lead::{Led, Rules},
         plan,
+        rotation::Under,
     },
     policy::OnDoubt,
     record::RecordState,
@@ -72,28 +73,28 @@ impl<S: Store> Engine<S> {
             },
         };
         let led = self
-            .lead(&request, rules, |claim| {
+            .lead(&request, rules, |claim, under| {
                 let inner = Arc::clone(&self.inner);
                 // The claim may be committed when this caller is gone: somebody has to release it.
-                DetachOnDrop::new(async move { inner.claim_lease(claim, claiming).await })
+                DetachOnDrop::new(async move { inner.claim_lease(claim, under, claiming).await })
             })
             .await;
-        let (guard, mut lead) = match led {
+        let (owned, mut lead) = match led {
             Led::Answer(answer) => return Begun::Answer(answer),
             Led::FailOpen => return Begun::FailOpen,
-            Led::Claimed(guard, lead) => (guard, lead),
+            Led::Claimed(owned, lead) => (owned, lead),
         };
         match (on_doubt, request.verify) {
-            (OnDoubt::Verify, Some(verify)) if guard.in_doubt => {
+            (OnDoubt::Verify, Some(verify)) if owned.in_doubt => {
                 let mut observed = lead.take_observed();
                 let span = observed.span();
-                let verified = verify::verify(verify, guard, lead, &mut observed)
+                let verified = verify::verify(verify, owned, lead, &mut observed)
                     .instrument(span)
                     .await;
                 match verified {
-                    Verified::Run(guard, mut lead) => {
+                    Verified::Run(owned, mut lead) => {
                         lead.observed = observed;
-                        Begun::Attempt(LeaseAttempt::new(guard, lead))
+                        Begun::Attempt(LeaseAttempt::new(owned, lead))
                     }
                     Verified::Answer(answer) => {
                         observed.answered(&answer);
@@ -101,7 +102,7 @@ impl<S: Store> Engine<S> {
                     }
                 }
             }
-            _ => Begun::Attempt(LeaseAttempt::new(guard, lead)),
+            _ => Begun::Attempt(LeaseAttempt::new(owned, lead)),
         }
     }
 }
@@ -128,15 +129,16 @@ impl<S: Store> Inner<S> {
     async fn claim_lease(
         &self,
         claim: Claim,
+        under: Option<Under>,
         claiming: Claiming,
-    ) -> Result<Claimed<LeaseGuard<S>>, StoreError> {
+    ) -> Result<Claimed<OwnedLease<S>>, StoreError> {
         let mut tries = 0;
         loop {
             let asked = Instant::now();
             let record = match self.store.claim(&claim).await? {
                 Claimed::New(lease) => {
                     return Ok(Claimed::New(
-                        self.hold(lease, &claim, claiming, asked, false),
+                        self.hold(lease, &claim, under, claiming, asked, false),
                     ));
                 }
                 Claimed::InProgress => return Ok(Claimed::InProgress),
@@ -162,7 +164,7 @@ impl<S: Store> Inner<S> {
                         "a call in doubt was taken over"
                     );
                     return Ok(Claimed::New(
-                        self.hold(lease, &claim, claiming, asked, true),
+                        self.hold(lease, &claim, under, claiming, asked, true),
                     ));
                 }
                 // Another call was faster, and decides.
@@ -187,20 +189,37 @@ impl<S: Store> Inner<S> {
         &self,
         lease: Lease,
         claim: &Claim,
+        under: Option<Under>,
         claiming: Claiming,
         asked: Instant,
         in_doubt: bool,
-    ) -> LeaseGuard<S> {
+    ) -> OwnedLease<S> {
+        // The downstream keys are the same for all who may make an attempt at this call.
+        let seed_of = match (under, &self.rotation) {
+            (Some(under), Some(rotation)) => SeedOf {
+                id: under.id,
+                fingerprint: under.fingerprint,
+                origin: under.origin,
+                secret: rotation.secret.clone(),
+            },
+            _ => SeedOf {
+                id: claim.id,
+                fingerprint: claim.fingerprint,
+                origin: lease.origin,
+                secret: self.secret.clone(),
+            },
+        };
+        let in_doubt = in_doubt || under.is_some_and(|under| under.in_doubt);
         let held = Arc::new(Held::new(
             (Arc::clone(&self.store), Arc::clone(&self.heart)),
             lease,
             claiming.terms,
             asked,
-            (claim.fingerprint, self.secret.clone()),
+            seed_of,
             claim.call.clone(),
         ));
         self.heart.keep(&held);
-        LeaseGuard {
+        OwnedLease {
             held,
             in_doubt,
             started: false,

@@ -5,14 +5,15 @@ use std::future::Future;
 use bytes::Bytes;
 use tracing::Instrument as _;
 
-use super::{guard::LeaseGuard, handle::LeaseHandle};
+use super::{handle::LeaseHandle, owned::OwnedLease};
 use crate::{
     answer::Answer,
     engine::{
         handler::{self, Interrupted},
+        late::{Ending, Left},
         lead::Lead,
-        lent::{Ending, Left},
         plan::{self, LeasePlan},
+        rotation::GuardEnd,
     },
     outcome::{HandlerResult, ResultKind},
     record::{RecordState, Timestamp},
@@ -24,19 +25,19 @@ use crate::{
 /// One run of a handler in lease mode. Dropped after the handler started, it leaves the record in
 /// doubt.
 pub struct LeaseAttempt<S: Store> {
-    guard: LeaseGuard<S>,
+    owned: OwnedLease<S>,
     lead: Box<Lead>,
 }
 
 impl<S: Store> LeaseAttempt<S> {
-    pub(super) const fn new(guard: LeaseGuard<S>, lead: Box<Lead>) -> Self {
-        Self { guard, lead }
+    pub(super) const fn new(owned: OwnedLease<S>, lead: Box<Lead>) -> Self {
+        Self { owned, lead }
     }
 
     /// What the handler can know of its lease, and do under it.
     #[must_use]
     pub fn handle(&self) -> LeaseHandle {
-        self.guard.handle()
+        self.owned.handle()
     }
 
     /// Runs the handler, in this task. A handler that holds a
@@ -48,8 +49,11 @@ impl<S: Store> LeaseAttempt<S> {
     /// [`Interrupted`]; finish the attempt with a result of kind
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
-        self.guard.started = true;
-        let (held, lead) = (&self.guard.held, &self.lead);
+        self.owned.started = true;
+        if let Some(guard) = &mut self.lead.guard {
+            guard.started();
+        }
+        let (held, lead) = (&self.owned.held, &self.lead);
         let over_time = held.watch.transaction.over_time();
         let handler = handler::run(lead.identity.id, &lead.observed, over_time, handler);
         let lost = async {
@@ -67,13 +71,13 @@ impl<S: Store> LeaseAttempt<S> {
     /// Ends the attempt as the handler's result and the policy say, and answers the caller.
     /// [`Answer::Executed`] means that the handler's own result is the answer.
     pub async fn finish<R: HandlerResult + ?Sized>(self, result: &R) -> Answer {
-        let Self { guard, mut lead } = self;
+        let Self { owned, mut lead } = self;
         let mut observed = lead.handled(result.kind());
-        if guard.in_doubt {
+        if owned.in_doubt {
             observed.ran_again();
         }
         let span = observed.span();
-        let answer = end(guard, *lead, result, &mut observed)
+        let answer = end(owned, *lead, result, &mut observed)
             .instrument(span)
             .await;
         observed.answered(&answer);
@@ -82,33 +86,33 @@ impl<S: Store> LeaseAttempt<S> {
 }
 
 async fn end<S: Store, R: HandlerResult + ?Sized>(
-    mut guard: LeaseGuard<S>,
-    lead: Lead,
+    mut owned: OwnedLease<S>,
+    mut lead: Lead,
     result: &R,
     observed: &mut ObservedCall,
 ) -> Answer {
     let kind = result.kind();
-    let watch = &guard.held.watch;
+    let watch = &owned.held.watch;
     watch.returned();
     let transaction = match watch.transaction.close() {
         Left::Nothing => None,
         Left::Transaction(transaction) => Some(transaction),
         Left::StillHeld => {
             observed.note(Outcome::LeftInDoubt);
-            let refusal = refusal::still_held(guard.on_doubt);
+            let refusal = refusal::still_held(owned.on_doubt);
             // Where one transaction keeps everybody from writing, the one that is still held keeps
             // this from being written too. The caller need not wait for it.
-            if guard.held.store.transaction_limit().is_some() {
-                drop(guard);
+            if owned.held.store.transaction_limit().is_some() {
+                drop(owned);
             } else {
-                guard.abandon().await;
+                owned.abandon().await;
             }
             return lead.refuse(refusal);
         }
     };
     let plan = match plan::lease(kind, lead.policy.on_error, lead.identity.kind) {
         // This attempt may have done nothing; the one before it may have acted.
-        LeasePlan::Release if guard.in_doubt => LeasePlan::InDoubt,
+        LeasePlan::Release if owned.in_doubt => LeasePlan::InDoubt,
         plan => plan,
     };
     // Only a success commits what was written; an error is recorded without it.
@@ -118,8 +122,8 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
             // is not free.
             if let Ended::EndedByHandler = transaction.end(End::RollBack).await {
                 observed.note(Outcome::LeftInDoubt);
-                guard.abandon().await;
-                return lead.refuse(refusal::ended_by_handler(guard.on_doubt));
+                owned.abandon().await;
+                return lead.refuse(refusal::ended_by_handler(owned.on_doubt));
             }
             None
         }
@@ -129,9 +133,9 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
         LeasePlan::Record => match result.encode() {
             Ok(response) => match transaction {
                 Some(transaction) => {
-                    complete_with(guard, transaction, lead, response, observed).await
+                    complete_with(owned, transaction, lead, response, observed).await
                 }
-                None => complete(guard, lead, response, observed).await,
+                None => complete(owned, lead, response, observed).await,
             },
             Err(error) => {
                 // The handler has acted: dropping the lease leaves it in doubt.
@@ -141,7 +145,8 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
         },
         LeasePlan::Release => {
             let acted = !matches!(kind, ResultKind::NotExecuted | ResultKind::NotCalled);
-            guard.release(acted).await;
+            owned.release(acted).await;
+            lead.end_guard(GuardEnd::Release { acted }).await;
             lead.end_without_record(result)
         }
         LeasePlan::InDoubt => {
@@ -153,27 +158,29 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
                 "a call is in doubt: its handler ended without telling whether it took effect"
             );
             observed.note(Outcome::LeftInDoubt);
-            guard.abandon().await;
-            share_doubt(lead, &guard);
+            owned.abandon().await;
+            lead.end_guard(GuardEnd::Abandon).await;
+            share_doubt(lead, &owned);
             Answer::Executed
         }
     }
 }
 
 async fn complete<S: Store>(
-    mut guard: LeaseGuard<S>,
-    lead: Lead,
+    mut owned: OwnedLease<S>,
+    mut lead: Lead,
     response: Bytes,
     observed: &mut ObservedCall,
 ) -> Answer {
-    match guard.complete(&lead, &response).await {
+    match owned.complete(&lead, &response).await {
         Ok(LeaseEnd::Done(at)) => {
+            lead.complete_guard(&response).await;
             lead.share(response, at);
             Answer::Executed
         }
         Ok(LeaseEnd::Fenced) => {
             observed.note(Outcome::Fenced);
-            lead.refuse(refusal::fenced(guard.on_doubt))
+            lead.refuse(refusal::fenced(owned.on_doubt))
         }
         Err(error) => {
             // The effect has happened and its result is known: the one caller who is here gets
@@ -192,46 +199,47 @@ async fn complete<S: Store>(
 /// The handler has acted outside, and its writes commit together with the record. Where they do
 /// not, the outside call may have been made all the same.
 async fn complete_with<S: Store>(
-    mut guard: LeaseGuard<S>,
+    mut owned: OwnedLease<S>,
     transaction: Box<dyn Ending>,
-    lead: Lead,
+    mut lead: Lead,
     response: Bytes,
     observed: &mut ObservedCall,
 ) -> Answer {
-    let lease = guard.held.watch.lease.clone();
+    let lease = owned.held.watch.lease.clone();
     let end = End::Complete(lease, lead.completion(&response));
     match transaction.end(end).await {
         Ended::AsAsked(at) => {
-            guard.ended = true;
+            owned.ended = true;
+            lead.complete_guard(&response).await;
             lead.share(response, at);
             Answer::Executed
         }
         Ended::Fenced | Ended::Lost(_) | Ended::LostInProgress => {
-            guard.ended = true;
+            owned.ended = true;
             observed.note(Outcome::Fenced);
-            lead.refuse(refusal::fenced(guard.on_doubt))
+            lead.refuse(refusal::fenced(owned.on_doubt))
         }
         Ended::Aborted(error) => {
             observed.note(Outcome::LeftInDoubt);
-            guard.abandon().await;
-            lead.refuse(refusal::not_committed_after_acting(error, guard.on_doubt))
+            owned.abandon().await;
+            lead.refuse(refusal::not_committed_after_acting(error, owned.on_doubt))
         }
         Ended::EndedByHandler => {
             observed.note(Outcome::LeftInDoubt);
-            guard.abandon().await;
-            lead.refuse(refusal::ended_by_handler(guard.on_doubt))
+            owned.abandon().await;
+            lead.refuse(refusal::ended_by_handler(owned.on_doubt))
         }
         // The commit may still be under way: the lease lapses into doubt, or is completed.
         Ended::Unknown(error) => {
-            guard.ended = true;
+            owned.ended = true;
             lead.refuse(refusal::commit_unknown(error))
         }
     }
 }
 
 /// Those who joined are told what a record in doubt means to them.
-pub(super) fn share_doubt<S: Store>(lead: Lead, guard: &LeaseGuard<S>) {
-    let lease = &guard.held.watch.lease;
+pub(super) fn share_doubt<S: Store>(lead: Lead, owned: &OwnedLease<S>) {
+    let lease = &owned.held.watch.lease;
     lead.share_state(RecordState::InDoubt {
         token: lease.token,
         attempts: lease.attempts,

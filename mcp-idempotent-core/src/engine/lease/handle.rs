@@ -7,7 +7,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::held::{Held, Watch};
 use crate::{
-    engine::lent::{BeginError, Borrowed},
+    engine::late::BeginError,
+    engine::lent::Borrowed,
     fingerprint::DownstreamKey,
     store::{Store, StoreError, StoreErrorKind, TransactionStore},
 };

@@ -66,7 +66,7 @@ impl<S: Store> Heart<S> {
     }
 
     /// Renews a lease until [`Watch::end`](super::held::Watch::end), or until nobody has it any more.
-    pub(super) fn keep(self: &Arc<Self>, held: &Arc<Held<S>>) {
+    pub(in crate::engine) fn keep(self: &Arc<Self>, held: &Arc<Held<S>>) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };

@@ -12,36 +12,43 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{handle::NotCurrent, heart::Heart};
 use crate::{
-    engine::lent::LateTransaction,
-    fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, Secret},
+    engine::late::LateTransaction,
+    fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
     store::{CallInfo, Lease, LeaseEnd, Store},
 };
 
 /// How long a lease is honoured, and how often it is renewed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
-    pub(super) lease: Duration,
-    pub(super) heartbeat: Duration,
+pub(in crate::engine) struct Terms {
+    pub(in crate::engine) lease: Duration,
+    pub(in crate::engine) heartbeat: Duration,
+}
+
+/// What downstream keys are made from: the same for all who may make an attempt at the call.
+pub(in crate::engine) struct SeedOf {
+    pub(in crate::engine) id: RecordId,
+    pub(in crate::engine) fingerprint: Fingerprint,
+    pub(in crate::engine) origin: i64,
+    pub(in crate::engine) secret: Option<Secret>,
 }
 
 /// A lease, with the store that granted it.
-pub(super) struct Held<S> {
-    pub(super) store: Arc<S>,
-    pub(super) watch: Watch,
+pub(in crate::engine) struct Held<S> {
+    pub(in crate::engine) store: Arc<S>,
+    pub(in crate::engine) watch: Watch,
     /// The lease is renewed although everything else of the engine may be gone.
     _heart: Arc<Heart<S>>,
 }
 
 /// What does not depend on the store's type.
-pub(super) struct Watch {
-    pub(super) lease: Lease,
+pub(in crate::engine) struct Watch {
+    pub(in crate::engine) lease: Lease,
     pub(super) terms: Terms,
     pub(super) call: CallInfo,
     pub(super) transaction: LateTransaction,
     /// Made when it is first asked for: most handlers pass no key on.
     seed: OnceLock<DownstreamSeed>,
-    fingerprint: Fingerprint,
-    secret: Option<Secret>,
+    seed_of: SeedOf,
     /// By this process's clock, and early: counted from before the store was asked.
     ends: Mutex<Instant>,
     lost: AtomicBool,
@@ -54,13 +61,13 @@ pub(super) struct Watch {
 }
 
 impl<S: Store> Held<S> {
-    /// A lease that was asked for at `asked`, for a call with this fingerprint.
-    pub(super) fn new(
+    /// A lease that was asked for at `asked`.
+    pub(in crate::engine) fn new(
         (store, heart): (Arc<S>, Arc<Heart<S>>),
         lease: Lease,
         terms: Terms,
         asked: Instant,
-        (fingerprint, secret): (Fingerprint, Option<Secret>),
+        seed_of: SeedOf,
         call: CallInfo,
     ) -> Self {
         Self {
@@ -72,8 +79,7 @@ impl<S: Store> Held<S> {
                 call,
                 transaction: LateTransaction::default(),
                 seed: OnceLock::new(),
-                fingerprint,
-                secret,
+                seed_of,
                 lost: AtomicBool::new(false),
                 returned: AtomicBool::new(false),
                 ended: AtomicBool::new(false),
@@ -104,9 +110,14 @@ impl<S: Store> Held<S> {
 
 impl Watch {
     pub(super) fn downstream_key(&self, step: &str) -> DownstreamKey {
-        let Lease { id, origin, .. } = &self.lease;
         let seed = self.seed.get_or_init(|| {
-            DownstreamSeed::new(id, &self.fingerprint, *origin, self.secret.as_ref())
+            let SeedOf {
+                id,
+                fingerprint,
+                origin,
+                secret,
+            } = &self.seed_of;
+            DownstreamSeed::new(id, fingerprint, *origin, secret.as_ref())
         });
         seed.key(step)
     }
@@ -152,7 +163,7 @@ impl Watch {
     }
 
     /// Nobody renews it from here on.
-    pub(super) fn end(&self) {
+    pub(in crate::engine) fn end(&self) {
         self.returned();
         self.ended.store(true, Ordering::Release);
     }
@@ -163,7 +174,7 @@ impl Watch {
     }
 
     /// How much of the lease is left, as far as this process knows.
-    pub(super) fn left(&self) -> Duration {
+    pub(in crate::engine) fn left(&self) -> Duration {
         lock(&self.ends).saturating_duration_since(Instant::now())
     }
 

@@ -8,8 +8,8 @@ use tokio::time::timeout;
 
 use super::{
     end::share_doubt,
-    guard::LeaseGuard,
     handle::{LeaseHandle, NotCurrent},
+    owned::OwnedLease,
 };
 use crate::{
     answer::{Answer, Replay},
@@ -65,17 +65,17 @@ pub trait Verify: Send + Sync {
 /// How a call goes on that was in doubt.
 pub(super) enum Verified<S: Store> {
     Answer(Answer),
-    Run(LeaseGuard<S>, Box<Lead>),
+    Run(OwnedLease<S>, Box<Lead>),
 }
 
 pub(super) async fn verify<S: Store>(
     verify: &dyn Verify,
-    mut guard: LeaseGuard<S>,
-    lead: Box<Lead>,
+    mut owned: OwnedLease<S>,
+    mut lead: Box<Lead>,
     observed: &mut ObservedCall,
 ) -> Verified<S> {
     let call = InDoubtCall {
-        handle: guard.handle(),
+        handle: owned.handle(),
     };
     // Calling the function may panic too, before there is a future.
     let asked = AssertUnwindSafe(async { verify.verify(&call).await }).catch_unwind();
@@ -105,10 +105,13 @@ pub(super) async fn verify<S: Store>(
     let response = match verdict {
         // What was found out is as old as the question: meanwhile this process may have been frozen,
         // and another attempt have acted, or an operator have said what became of the call.
-        Verdict::NotCommitted => match guard.handle().ensure_current().await {
+        Verdict::NotCommitted => match owned.handle().ensure_current().await {
             Ok(()) => {
-                guard.in_doubt = false;
-                return Verified::Run(guard, lead);
+                owned.in_doubt = false;
+                if let Some(guard) = &mut lead.guard {
+                    guard.verified();
+                }
+                return Verified::Run(owned, lead);
             }
             Err(NotCurrent::Fenced) => {
                 observed.note(Outcome::Fenced);
@@ -126,13 +129,14 @@ pub(super) async fn verify<S: Store>(
         Verdict::Unknown => None,
     };
     let Some(response) = response else {
-        guard.abandon().await;
-        share_doubt(*lead, &guard);
+        owned.abandon().await;
+        share_doubt(*lead, &owned);
         return Verified::Answer(refusal::still_in_doubt().into());
     };
-    Verified::Answer(match guard.complete(&lead, &response).await {
+    Verified::Answer(match owned.complete(&lead, &response).await {
         Ok(LeaseEnd::Done(at)) => {
             observed.note(Outcome::Verified);
+            lead.complete_guard(&response).await;
             lead.share(response.clone(), at);
             Answer::Replayed(Replay::new(response, Some(at), false))
         }

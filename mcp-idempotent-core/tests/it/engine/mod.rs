@@ -7,6 +7,9 @@ mod logs;
 #[cfg(feature = "metrics")]
 mod outcomes;
 mod refusals;
+#[cfg(all(feature = "sqlite", feature = "postgres"))]
+mod rotation;
+mod secret;
 #[cfg(feature = "sqlite")]
 mod transaction;
 

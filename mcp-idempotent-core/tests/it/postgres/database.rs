@@ -108,6 +108,17 @@ impl Database {
             .unwrap()
     }
 
+    /// One whose sessions find the tables of the schema without naming it.
+    pub(crate) fn another_process_at_home(&self, connections: u32) -> PostgresStore {
+        let pool = PgPoolOptions::new()
+            .max_connections(connections)
+            .connect_lazy_with(options().options([("search_path", &self.schema)]));
+        PostgresStore::builder(pool)
+            .with_schema(&self.schema)
+            .build()
+            .unwrap()
+    }
+
     /// `{s}` in `sql` stands for the schema.
     pub(super) fn sql(&self, sql: &str) -> AssertSqlSafe<String> {
         AssertSqlSafe(sql.replace("{s}", &self.schema))

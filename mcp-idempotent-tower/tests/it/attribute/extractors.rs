@@ -1,6 +1,6 @@
 //! The author's own extractors, in any order, after the claim.
 
-use mcp_idempotent_tower::{Idempotency, MemoryStore, idempotent};
+use mcp_idempotent_tower::{Idempotency, MemoryStore, RecordQuery, idempotent};
 use rmcp::{
     Peer, RoleServer,
     handler::server::{
@@ -106,7 +106,8 @@ async fn arguments_that_do_not_parse_are_rmcps_own_answer_and_leave_the_key_free
         text.starts_with("failed to deserialize parameters: unknown field `nam`"),
         "{text}"
     );
-    assert!(server.idempotency.store().is_empty());
+    let records = server.idempotency.list(&RecordQuery::default()).await;
+    assert!(records.unwrap().is_empty());
 
     let answer = call(&client, params("all", json!({ "name": "Ada" }), key)).await;
     assert_eq!(answer["result"]["isError"], false, "{answer}");
@@ -121,5 +122,6 @@ async fn an_extractor_that_refuses_leaves_no_record() {
         answer["error"],
         json!({ "code": -32602, "message": "missing extension u8" })
     );
-    assert!(server.idempotency.store().is_empty());
+    let records = server.idempotency.list(&RecordQuery::default()).await;
+    assert!(records.unwrap().is_empty());
 }

@@ -141,7 +141,7 @@ fn an_attribute_can_say_everything_that_a_policy_has() {
 
 #[test]
 fn tools_that_can_work_pass_the_check() {
-    let idempotency = Idempotency::new("policy", MemoryStore::new());
+    let idempotency = Idempotency::for_stdio("policy", MemoryStore::new()).unwrap();
     let tools = Server::<MemoryStore>::tool_router().list_all();
     assert_eq!(tools.len(), 6);
     idempotency.check_tools(&tools).unwrap();
@@ -152,6 +152,7 @@ fn a_heartbeat_that_the_servers_lease_cannot_have_is_refused_and_its_tool_named(
     let mut policy = Policy::default();
     policy.lease = seconds(60);
     let idempotency = Idempotency::builder("policy", MemoryStore::new())
+        .with_one_caller()
         .with_policy(policy)
         .build()
         .unwrap();
@@ -164,7 +165,7 @@ fn a_heartbeat_that_the_servers_lease_cannot_have_is_refused_and_its_tool_named(
 
 #[tokio::test]
 async fn a_tool_may_keep_its_results_for_a_hundred_years() {
-    let server = Server::new(Idempotency::new("policy", MemoryStore::new()));
+    let server = Server::new(Idempotency::for_stdio("policy", MemoryStore::new()).unwrap());
     let mut wire = Wire::connect(server);
     let first = wire.call(keyed("keeps_for_long")).await;
     assert_eq!(first["result"]["content"][0]["text"], "run 1");
@@ -175,7 +176,7 @@ async fn a_tool_may_keep_its_results_for_a_hundred_years() {
 
 #[tokio::test]
 async fn a_tool_may_say_how_large_a_result_is_kept() {
-    let server = Server::new(Idempotency::new("policy", MemoryStore::new()));
+    let server = Server::new(Idempotency::for_stdio("policy", MemoryStore::new()).unwrap());
     let mut wire = Wire::connect(server);
     let first = wire.call(keyed("keeps_little")).await;
     assert_eq!(first["result"]["content"][0]["text"], "run 1");
@@ -195,7 +196,7 @@ mod on_sqlite {
     async fn idempotency() -> (tempfile::NamedTempFile, Idempotency<SqliteStore>) {
         let file = tempfile::NamedTempFile::new().unwrap();
         let store = SqliteStore::open(file.path()).await.unwrap();
-        (file, Idempotency::new("policy", store))
+        (file, Idempotency::for_stdio("policy", store).unwrap())
     }
 
     #[tokio::test]

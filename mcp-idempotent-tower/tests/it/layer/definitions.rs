@@ -9,8 +9,8 @@ use std::{
 };
 
 use mcp_idempotent_tower::{
-    Idempotency, IdempotencyLayer, KeyRequirement, MemoryStore, Policy, ServerExt as _, idempotent,
-    layer::Rule, wire,
+    Idempotency, IdempotencyLayer, KeyRequirement, MemoryStore, Policy, RecordQuery,
+    ServerExt as _, idempotent, layer::Rule, wire,
 };
 use rmcp::{
     ErrorData, Json, RoleServer, ServerHandler,
@@ -199,7 +199,8 @@ async fn an_annotated_tool_behind_the_layer_is_deduplicated_once() {
         assert_eq!(number(&answers[0]), number(&answers[1]));
     }
     assert_eq!(mixed.calls.load(Ordering::SeqCst), 2);
-    assert_eq!(mixed.idempotency.store().len(), 2);
+    let records = mixed.idempotency.list(&RecordQuery::default()).await;
+    assert_eq!(records.unwrap().len(), 2);
     // Each keeps its own rule: the annotation derives keys, the layer does not.
     for (tool, expected) in [("annotated", [3, 3]), ("plain", [4, 5])] {
         for expected in expected {
@@ -320,7 +321,8 @@ async fn two_layers_deduplicate_once() {
         let client = connect(server).await;
         assert_eq!(send(&client, key("k")).await, 1);
         assert_eq!(send(&client, key("k")).await, 1);
-        assert_eq!(idempotency.store().len(), 1);
+        let records = idempotency.list(&RecordQuery::default()).await;
+        assert_eq!(records.unwrap().len(), 1);
     }
 
     let (one, two) = (idempotency(), idempotency());

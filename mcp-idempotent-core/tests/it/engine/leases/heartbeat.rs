@@ -141,6 +141,7 @@ async fn an_attempt_that_is_not_fenced_is_never_told_that_it_lost_its_lease() {
 async fn a_lease_lasts_until_its_result_is_recorded() {
     let server = faulty(|policy| policy.lease = seconds(120));
     let store = server.engine.store().clone();
+    server.engine.verify_secret().await.unwrap();
     store.complete.set(Fault::Waits);
     tokio::spawn(async move {
         sleep(HOUR).await;
@@ -153,6 +154,7 @@ async fn a_lease_lasts_until_its_result_is_recorded() {
 async fn a_lease_that_ends_with_its_result_is_not_said_to_be_lost() {
     let server = faulty(|policy| policy.lease = seconds(120));
     let store = server.engine.store().clone();
+    server.engine.verify_secret().await.unwrap();
     // The result is recorded, and the answer takes so long that the lease is to be renewed.
     store.complete.set(Fault::AnswersLate);
     tokio::spawn({
@@ -174,6 +176,7 @@ async fn a_lease_that_ends_with_its_result_is_not_said_to_be_lost() {
 async fn a_claim_that_was_answered_late_is_renewed_in_time() {
     let server = faulty(|policy| policy.lease = seconds(120));
     let store = server.engine.store().clone();
+    server.engine.verify_secret().await.unwrap();
     store.claim.set(Fault::AnswersLate);
     tokio::spawn(async move {
         sleep(seconds(100)).await;
@@ -300,6 +303,7 @@ async fn until_in_time(condition: impl Fn() -> bool) {
 #[tokio::test(start_paused = true)]
 async fn a_result_that_cannot_be_recorded_is_given_and_its_call_is_in_doubt() {
     let server = faulty(|policy| policy.lease = seconds(120));
+    server.engine.verify_secret().await.unwrap();
     server.engine.store().complete.set(Fault::Fails);
     assert_eq!(server.call("k", succeed("one")).await, own("one"));
     let impatient = server.under(|policy| policy.wait = mcp_idempotent_core::Wait::Reject);

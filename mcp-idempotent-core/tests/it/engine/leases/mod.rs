@@ -5,7 +5,7 @@ mod doubt;
 mod downstream;
 mod heartbeat;
 mod operator;
-mod store;
+pub(super) mod store;
 mod sweep;
 mod verify;
 

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 /// What a store does when it is asked for something.
 #[derive(Clone, Copy, Default)]
-pub(super) enum Fault {
+pub(in crate::engine) enum Fault {
     #[default]
     None,
     /// It answers with an error that may pass.
@@ -34,10 +34,10 @@ pub(super) enum Fault {
 }
 
 #[derive(Default)]
-pub(super) struct Switch(watch::Sender<Fault>);
+pub(in crate::engine) struct Switch(watch::Sender<Fault>);
 
 impl Switch {
-    pub(super) fn set(&self, fault: Fault) {
+    pub(in crate::engine) fn set(&self, fault: Fault) {
         self.0.send_replace(fault);
     }
 
@@ -66,21 +66,21 @@ impl Switch {
 }
 
 #[derive(Clone, Default)]
-pub(super) struct Faulty(Arc<Inner>);
+pub(in crate::engine) struct Faulty(Arc<Inner>);
 
 #[derive(Default)]
-pub(super) struct Inner {
+pub(in crate::engine) struct Inner {
     memory: MemoryStore,
-    pub(super) claim: Switch,
-    pub(super) take_over: Switch,
-    pub(super) renew: Switch,
-    pub(super) complete: Switch,
-    pub(super) abandon: Switch,
-    pub(super) sweep: Switch,
+    pub(in crate::engine) claim: Switch,
+    pub(in crate::engine) take_over: Switch,
+    pub(in crate::engine) renew: Switch,
+    pub(in crate::engine) complete: Switch,
+    pub(in crate::engine) abandon: Switch,
+    pub(in crate::engine) sweep: Switch,
     renewals: Mutex<HashMap<RecordId, usize>>,
-    pub(super) sweeps: AtomicUsize,
+    pub(in crate::engine) sweeps: AtomicUsize,
     /// How many records each sweep says it removed.
-    pub(super) swept: AtomicUsize,
+    pub(in crate::engine) swept: AtomicUsize,
 }
 
 impl std::ops::Deref for Faulty {
@@ -93,15 +93,15 @@ impl std::ops::Deref for Faulty {
 
 impl Faulty {
     /// How often the store was asked to renew any lease.
-    pub(super) fn renewals(&self) -> usize {
+    pub(in crate::engine) fn renewals(&self) -> usize {
         self.renewals.lock().unwrap().values().sum()
     }
 
-    pub(super) fn renewals_of(&self, id: RecordId) -> usize {
+    pub(in crate::engine) fn renewals_of(&self, id: RecordId) -> usize {
         self.renewals.lock().unwrap().get(&id).copied().unwrap_or(0)
     }
 
-    pub(super) fn sweeps(&self) -> usize {
+    pub(in crate::engine) fn sweeps(&self) -> usize {
         self.sweeps.load(Ordering::SeqCst)
     }
 }

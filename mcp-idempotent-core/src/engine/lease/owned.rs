@@ -21,7 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// A lease that has to be ended. Dropped before anything can have acted under it, it is released;
 /// dropped after that, its record is in doubt.
-pub(super) struct LeaseGuard<S: Store> {
+pub(super) struct OwnedLease<S: Store> {
     pub(super) held: Arc<Held<S>>,
     /// An earlier attempt may have acted.
     pub(super) in_doubt: bool,
@@ -34,7 +34,7 @@ pub(super) struct LeaseGuard<S: Store> {
     pub(super) ended: bool,
 }
 
-impl<S: Store> LeaseGuard<S> {
+impl<S: Store> OwnedLease<S> {
     pub(super) fn handle(&self) -> LeaseHandle {
         LeaseHandle::new(Arc::clone(&self.held))
     }
@@ -112,7 +112,7 @@ async fn release<S: Store>(
     held.store.release(lease, keep).await
 }
 
-impl<S: Store> Drop for LeaseGuard<S> {
+impl<S: Store> Drop for OwnedLease<S> {
     fn drop(&mut self) {
         self.held.watch.end();
         // A handle may outlive the attempt: nobody would end what is open, or what it opens later.

@@ -1,0 +1,261 @@
+//! The lease under a call's previous id.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tokio::{runtime::Handle, time::sleep};
+
+use super::GuardRules;
+use crate::{
+    engine::lease::Held,
+    fingerprint::{Fingerprint, Identity, RecordId},
+    record::{Record, RecordState, Timestamp},
+    store::{Completion, Ended, Lease, LeaseEnd, Store, StoreError},
+};
+
+/// Between two tries to complete a guard while the store fails.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// How the previous id was when the guard was claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    Free,
+    /// In doubt, over a transaction: nothing was committed unless the new id says so.
+    Marked,
+    /// In doubt: an attempt may have acted.
+    InDoubt,
+}
+
+/// What an attempt has to know of its guard.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine) struct Under {
+    pub(in crate::engine) id: RecordId,
+    pub(in crate::engine) fingerprint: Fingerprint,
+    pub(in crate::engine) origin: i64,
+    /// An attempt before may have acted.
+    pub(in crate::engine) in_doubt: bool,
+}
+
+/// How a guard ends.
+#[derive(Debug)]
+pub(in crate::engine) enum GuardEnd {
+    /// The new id was given this record.
+    Complete(Completion),
+    /// The new id had this record before.
+    Copy {
+        response: Option<Bytes>,
+        at: Timestamp,
+    },
+    /// Nothing was recorded, and the key is free.
+    Release { acted: bool },
+    /// The call is in doubt.
+    Abandon,
+    /// In doubt for processes that know the previous secret alone; the new id decides.
+    AbandonMarked,
+}
+
+impl GuardEnd {
+    /// What comes of the guard over a transaction.
+    pub(in crate::engine) fn after(ended: &Ended, recorded: Option<Completion>) -> Self {
+        match (ended, recorded) {
+            (Ended::AsAsked(_), Some(completion)) => Self::Complete(completion),
+            (Ended::AsAsked(_), None) | (Ended::Aborted(_), _) => Self::Release { acted: false },
+            (Ended::EndedByHandler, _) => Self::Abandon,
+            (Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced | Ended::Unknown(_), _) => {
+                Self::AbandonMarked
+            }
+        }
+    }
+}
+
+/// A guard in the hand of its call. Dropped, it leaves the previous id as safe as it can.
+pub(in crate::engine) struct Guard {
+    guarding: Option<Box<dyn Guards>>,
+    pub(in crate::engine) under: Under,
+    found: Found,
+    over_transaction: bool,
+    may_have_acted: bool,
+    committing: bool,
+}
+
+impl Guard {
+    pub(super) fn new<S: Store>(guarding: Guarding<S>, under: Under, found: Found) -> Self {
+        Self {
+            over_transaction: guarding.rules.transaction,
+            guarding: Some(Box::new(guarding)),
+            under,
+            found,
+            may_have_acted: false,
+            committing: false,
+        }
+    }
+
+    /// The new id is claimed. A transaction that an interrupted attempt left has ended, then, and
+    /// without a record: it committed nothing.
+    pub(in crate::engine) fn claimed(&mut self) {
+        if self.found == Found::Marked {
+            self.found = Found::Free;
+        }
+    }
+
+    /// What was in doubt was found not to have acted.
+    pub(in crate::engine) fn verified(&mut self) {
+        self.found = Found::Free;
+    }
+
+    /// The handler starts.
+    pub(in crate::engine) fn started(&mut self) {
+        self.may_have_acted = !self.over_transaction;
+    }
+
+    /// The transaction is being ended; until that is answered nobody knows what came of it.
+    pub(in crate::engine) fn committing(&mut self) {
+        self.committing = true;
+    }
+
+    pub(in crate::engine) async fn end(mut self, end: GuardEnd) {
+        if let Some(guarding) = self.guarding.take() {
+            guarding.end(end).await;
+        }
+    }
+
+    /// A record that was found under the new id is what the previous one gets as well.
+    pub(in crate::engine) async fn settle(self, record: &Record, identity: &Identity) {
+        let end = match &record.state {
+            RecordState::Completed { response, at } if identity.is_of(record.fingerprint) => {
+                GuardEnd::Copy {
+                    response: response.clone(),
+                    at: *at,
+                }
+            }
+            _ => self.as_found(),
+        };
+        self.end(end).await;
+    }
+
+    fn as_found(&self) -> GuardEnd {
+        if self.committing || self.found == Found::Marked {
+            GuardEnd::AbandonMarked
+        } else if self.may_have_acted || self.found == Found::InDoubt {
+            GuardEnd::Abandon
+        } else {
+            GuardEnd::Release { acted: false }
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let end = self.as_found();
+        if let Some(guarding) = self.guarding.take()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            drop(runtime.spawn(guarding.end(end)));
+        }
+    }
+}
+
+/// A [`Guarding`] of any store.
+trait Guards: Send + Sync {
+    fn end(self: Box<Self>, end: GuardEnd) -> BoxFuture<'static, ()>;
+}
+
+/// The leases of a guard.
+pub(super) struct Guarding<S: Store> {
+    pub(super) held: Arc<Held<S>>,
+    pub(super) mark: Option<Arc<Held<S>>>,
+    pub(super) rules: GuardRules,
+}
+
+impl<S: Store> Guards for Guarding<S> {
+    fn end(self: Box<Self>, end: GuardEnd) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let ended = self.end_lease(end).await;
+            self.held.watch.end();
+            if let Some(mark) = &self.mark {
+                mark.watch.end();
+            }
+            if let Err(error) = ended {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the record under the previous secret could not be written; processes with that one alone will say that the outcome is unknown"
+                );
+            }
+        })
+    }
+}
+
+impl<S: Store> Guarding<S> {
+    async fn end_lease(&self, end: GuardEnd) -> Result<(), StoreError> {
+        let lease = &self.held.watch.lease;
+        let store = &self.held.store;
+        match end {
+            GuardEnd::Complete(completion) => self.complete(lease, completion).await,
+            GuardEnd::Copy { response, at } => {
+                // Its renewal says what time it is there.
+                let renewed = store.renew(lease, self.rules.terms.lease).await?;
+                let LeaseEnd::Done(now) = renewed else {
+                    return self.release_mark().await;
+                };
+                let age = now.as_micros().saturating_sub(at.as_micros());
+                let age = Duration::from_micros(u64::try_from(age).unwrap_or(0));
+                let mut completion =
+                    Completion::new(response, self.rules.retention.saturating_sub(age));
+                completion.tombstone = self.rules.tombstone;
+                self.complete(lease, completion).await
+            }
+            GuardEnd::Release { acted } => {
+                let keep = if acted || lease.attempts > 1 {
+                    self.rules.retention
+                } else {
+                    Duration::ZERO
+                };
+                store.release(lease, keep).await?;
+                self.release_mark().await
+            }
+            // The mark first: without one it is in doubt, whatever happens next.
+            GuardEnd::Abandon => {
+                self.release_mark().await?;
+                store.abandon(lease).await.map(drop)
+            }
+            GuardEnd::AbandonMarked => store.abandon(lease).await.map(drop),
+        }
+    }
+
+    /// Once for the caller, who waits; then, while the store fails and the lease lasts, beside it.
+    async fn complete(&self, lease: &Lease, completion: Completion) -> Result<(), StoreError> {
+        match self.held.store.complete(lease, completion.clone()).await {
+            Ok(_) => self.release_mark().await,
+            Err(error) if error.is_transient() => {
+                let late = Self {
+                    held: Arc::clone(&self.held),
+                    mark: self.mark.clone(),
+                    rules: self.rules,
+                };
+                let (lease, left) = (lease.clone(), self.held.watch.left());
+                drop(tokio::spawn(async move {
+                    let bound = tokio::time::Instant::now() + left;
+                    while tokio::time::Instant::now() < bound {
+                        sleep(PAUSE).await;
+                        let completed = late.held.store.complete(&lease, completion.clone()).await;
+                        if completed.is_ok() {
+                            drop(late.release_mark().await);
+                            return;
+                        }
+                    }
+                }));
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn release_mark(&self) -> Result<(), StoreError> {
+        let Some(mark) = &self.mark else {
+            return Ok(());
+        };
+        let lease = &mark.watch.lease;
+        mark.store.release(lease, Duration::ZERO).await.map(drop)
+    }
+}
