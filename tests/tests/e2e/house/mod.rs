@@ -14,11 +14,7 @@ const TOWER: &str = "mcp-idempotent-tower";
 const PACKAGES: [&str; 3] = [CORE, "mcp-idempotent-macros", TOWER];
 
 /// Files of more than 400 lines.
-const TOO_LONG: [(&str, &str); 5] = [
-    (
-        "mcp-idempotent-core/src/engine/lead.rs",
-        "leading and joining are still one file",
-    ),
+const TOO_LONG: [(&str, &str); 4] = [
     (
         "mcp-idempotent-core/src/store/memory/mod.rs",
         "its calls for operators are apart, its leases are not",
@@ -38,7 +34,13 @@ const TOO_LONG: [(&str, &str); 5] = [
 ];
 
 /// Files that import each other in a circle.
-const CIRCLES: [(&str, &str); 9] = [
+const CIRCLES: [(&str, &str); 10] = [
+    (
+        "mcp-idempotent-core: engine/claim.rs engine/lead.rs engine/lease/end.rs \
+         engine/lease/owned.rs engine/lease/verify.rs engine/mod.rs engine/request.rs \
+         engine/rotation/guard.rs engine/rotation/mod.rs engine/secret.rs",
+        "the engine has a rotation of secrets, which claims as the engine does",
+    ),
     (
         "mcp-idempotent-core: engine/lease/handle.rs engine/lease/heart.rs engine/lease/held.rs",
         "the heart renews the held lease, which has the heart; `NotCurrent` is the handle's",
