@@ -10,20 +10,13 @@ use sqlx::Executor;
 
 use super::{
     database::{Database, begin_unclaimed, claim, lease, result, text_of, unique},
-    relay::{Cut, Relay},
+    proxy::{Cut, Proxy, proxied},
 };
 
 const LONG: Duration = Duration::from_secs(60);
 
-async fn through_a_relay(recovery: Duration) -> (Relay, Database) {
-    let relay = Relay::start(&super::database::options());
-    let database = Database::with(
-        |options| relay.options(options),
-        |pool| pool.max_connections(2),
-        |store| store.with_recovery_timeout(recovery),
-    )
-    .await;
-    (relay, database)
+async fn through_a_proxy(recovery: Duration) -> (Proxy, Database) {
+    proxied(2, |store| store.with_recovery_timeout(recovery)).await
 }
 
 /// Completes `lease` in a transaction with one effect.
@@ -40,15 +33,15 @@ async fn is_current(database: &Database, lease: &Lease) {
 
 #[tokio::test]
 async fn a_lost_answer_to_a_commit_that_completed_a_lease_is_found_out() {
-    let (relay, database) = through_a_relay(LONG).await;
+    let (proxy, database) = through_a_proxy(LONG).await;
     for (key, size) in [("small", 10), ("large", 100_000)] {
         let claim = claim(key, "{}");
         let lease = lease(&database.store, &claim).await;
         let transaction = begin_unclaimed(&database, &claim, key).await;
-        relay.cut_next_commit(Cut::AfterTheServer);
+        proxy.cut_next_commit(Cut::AfterTheServer);
         let end = End::Complete(lease, result(&"x".repeat(size)));
         let ended = database.store.end(transaction, None, end).await;
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         let Ended::AsAsked(at) = ended else {
             panic!("expected a commit, found {ended:?}");
         };
@@ -63,13 +56,13 @@ async fn a_lost_answer_to_a_commit_that_completed_a_lease_is_found_out() {
 
 #[tokio::test]
 async fn a_completion_that_never_reached_the_server_leaves_the_lease_as_it_was() {
-    let (relay, database) = through_a_relay(LONG).await;
+    let (proxy, database) = through_a_proxy(LONG).await;
     let claim = claim("key", "{}");
     let lease = lease(&database.store, &claim).await;
-    relay.cut_next_commit(Cut::BeforeTheServer);
+    proxy.cut_next_commit(Cut::BeforeTheServer);
     // The claim's own transaction is over, so the next commit is the completion's.
     let ended = complete(&database, &claim, &lease, "never").await;
-    assert!(relay.has_cut());
+    assert!(proxy.has_cut());
     assert!(matches!(ended, Ended::Aborted(_)), "{ended:?}");
     assert!(database.effects().await.is_empty());
     is_current(&database, &lease).await;
@@ -80,19 +73,19 @@ async fn a_completion_that_never_reached_the_server_leaves_the_lease_as_it_was()
 
 #[tokio::test]
 async fn while_the_lost_session_lives_the_outcome_of_a_completion_is_unknown() {
-    let (relay, database) = through_a_relay(Duration::from_millis(300)).await;
+    let (proxy, database) = through_a_proxy(Duration::from_millis(300)).await;
     let claim = claim("key", "{}");
     let lease = lease(&database.store, &claim).await;
-    relay.cut_next_commit(Cut::OnTheClientsSideOnly);
+    proxy.cut_next_commit(Cut::OnTheClientsSideOnly);
     let ended = complete(&database, &claim, &lease, "perhaps").await;
-    assert!(relay.has_cut());
+    assert!(proxy.has_cut());
     assert!(matches!(ended, Ended::Unknown(_)), "{ended:?}");
 }
 
 /// As behind a standby that is slow to confirm: the commit is under way, and not visible yet.
 #[tokio::test]
 async fn a_commit_that_takes_its_time_is_waited_for() {
-    let (relay, database) = through_a_relay(LONG).await;
+    let (proxy, database) = through_a_proxy(LONG).await;
     database
         .execute(
             "CREATE FUNCTION {s}.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
@@ -109,9 +102,9 @@ async fn a_commit_that_takes_its_time_is_waited_for() {
     .unwrap();
     let claim = claim("key", "{}");
     let lease = lease(&database.store, &claim).await;
-    relay.cut_next_commit(Cut::WhileTheServerWorks);
+    proxy.cut_next_commit(Cut::WhileTheServerWorks);
     let (ended, ()) = tokio::join!(complete(&database, &claim, &lease, "once"), async {
-        relay.until_cut().await;
+        proxy.until_cut().await;
         // The record still says that the call is in progress; its lease lapses meanwhile, and
         // nobody gets past the commit.
         database
@@ -186,14 +179,14 @@ async fn a_lease_that_lapses_while_its_completion_waits_is_fenced() {
 
 #[tokio::test]
 async fn a_server_that_was_paused_past_the_lease_commits_nothing() {
-    let (relay, database) = through_a_relay(LONG).await;
+    let (proxy, database) = through_a_proxy(LONG).await;
     let claim = claim("key", "{}");
     let lease = lease(&database.store, &claim).await;
-    relay.cut_next_commit(Cut::Hold);
+    proxy.cut_next_commit(Cut::Hold);
     let (ended, ()) = tokio::join!(complete(&database, &claim, &lease, "late"), async {
-        relay.until_cut().await;
+        proxy.until_cut().await;
         database.age(claim.id, 2 * claim.lease).await;
-        relay.let_go();
+        proxy.let_go();
     });
     assert!(matches!(ended, Ended::Fenced), "{ended:?}");
     assert!(database.effects().await.is_empty());

@@ -11,31 +11,20 @@ use sqlx::{Connection, Executor};
 use super::{
     database::{Database, begin, claim, lease, result},
     faults::one_effect_per_key_while_sessions_are_terminated,
-    relay::{Cut, Relay},
+    proxy::{Cut, proxied},
 };
 
 const ATTEMPTS: u32 = 5000;
 
-async fn through_a_relay() -> (Relay, Database) {
-    let relay = Relay::start(&super::database::options());
-    let database = Database::with(
-        |options| relay.options(options),
-        |pool| pool.max_connections(1),
-        |store| store,
-    )
-    .await;
-    (relay, database)
-}
-
 #[tokio::test]
 async fn a_lost_answer_to_a_renewal_is_asked_for_again() {
     for cut in [Cut::AfterTheServer, Cut::BeforeTheServer] {
-        let (relay, database) = through_a_relay().await;
+        let (proxy, database) = proxied(1, |store| store).await;
         let lease = lease(&database.store, &claim("key", "{}")).await;
-        relay.cut_next_commit(cut);
+        proxy.cut_next_commit(cut);
         let hour = Duration::from_secs(3600);
         let renewed = database.store.renew(&lease, hour).await;
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         assert!(matches!(renewed, Ok(LeaseEnd::Done(_))), "{renewed:?}");
         database
             .until("SELECT lease_until > clock_timestamp() + interval '50 min' FROM {s}.records")
@@ -46,14 +35,14 @@ async fn a_lost_answer_to_a_renewal_is_asked_for_again() {
 #[tokio::test]
 async fn a_lost_answer_to_a_release_that_keeps_the_origin_is_asked_for_again() {
     for cut in [Cut::AfterTheServer, Cut::BeforeTheServer] {
-        let (relay, database) = through_a_relay().await;
+        let (proxy, database) = proxied(1, |store| store).await;
         let first = lease(&database.store, &claim("key", "{}")).await;
-        relay.cut_next_commit(cut);
+        proxy.cut_next_commit(cut);
         let end = database
             .store
             .release(&first, Duration::from_secs(60))
             .await;
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         assert!(matches!(end, Ok(LeaseEnd::Done(_))), "{end:?}");
         let second = lease(&database.store, &claim("key", "{}")).await;
         assert_eq!((second.origin, second.attempts), (first.origin, 2));
@@ -64,13 +53,13 @@ async fn a_lost_answer_to_a_release_that_keeps_the_origin_is_asked_for_again() {
 #[tokio::test]
 async fn a_lost_answer_to_a_takeover_never_gives_the_right_to_run_twice() {
     for (cut, taken) in [(Cut::AfterTheServer, true), (Cut::BeforeTheServer, false)] {
-        let (relay, database) = through_a_relay().await;
+        let (proxy, database) = proxied(1, |store| store).await;
         let claim = claim("key", "{}");
         let first = lease(&database.store, &claim).await;
         database.store.abandon(&first).await.unwrap();
-        relay.cut_next_commit(cut);
+        proxy.cut_next_commit(cut);
         let answer = database.store.take_over(&claim, first.token).await.unwrap();
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         assert_eq!(answer.is_some(), !taken, "{answer:?}");
         let again = database.store.take_over(&claim, first.token).await;
         assert!(matches!(again, Ok(None)), "{again:?}");
@@ -81,16 +70,16 @@ async fn a_lost_answer_to_a_takeover_never_gives_the_right_to_run_twice() {
 
 #[tokio::test]
 async fn a_claim_that_was_given_up_while_the_server_was_paused_holds_no_connection() {
-    let (relay, database) = through_a_relay().await;
+    let (proxy, database) = proxied(1, |store| store).await;
     let paused = claim("paused", "{}");
     // Connected and prepared.
     lease(&database.store, &claim("warm", "{}")).await;
-    relay.cut_next_commit(Cut::Hold);
+    proxy.cut_next_commit(Cut::Hold);
     tokio::select! {
         answer = database.store.claim(&paused) => panic!("the server is paused: {answer:?}"),
-        () = relay.until_cut() => {}
+        () = proxy.until_cut() => {}
     }
-    relay.let_go();
+    proxy.let_go();
     lease(&database.store, &claim("next", "{}")).await;
     // Whether the server came to it or not: it is claimed, or free.
     let claimed = database.store.claim(&paused).await.unwrap();

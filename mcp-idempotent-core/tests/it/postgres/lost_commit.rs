@@ -9,34 +9,27 @@ use mcp_idempotent_core::{
 
 use super::{
     database::{Database, claim, result, text_of},
-    relay::{Cut, Relay},
+    proxy::{Cut, Proxy, proxied},
 };
 
-async fn through_a_relay(recovery: Duration) -> (Relay, Database) {
-    let relay = Relay::start(&super::database::options());
-    let database = Database::with(
-        |options| relay.options(options),
-        |pool| pool.max_connections(1),
-        |store| store.with_recovery_timeout(recovery),
-    )
-    .await;
-    (relay, database)
+async fn through_a_proxy(recovery: Duration) -> (Proxy, Database) {
+    proxied(1, |store| store.with_recovery_timeout(recovery)).await
 }
 
 const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn a_lost_answer_to_a_commit_that_happened_is_a_commit() {
-    let (relay, database) = through_a_relay(LONG).await;
+    let (proxy, database) = through_a_proxy(LONG).await;
     for size in [10, 100_000] {
         let claim = claim(&format!("lost-{size}"), "{}");
         let mut transaction = database.begin(&claim).await;
         database.write(&mut transaction, "once").await;
-        relay.cut_next_commit(Cut::AfterTheServer);
+        proxy.cut_next_commit(Cut::AfterTheServer);
         let ended = database
             .commit(transaction, &claim, &"x".repeat(size))
             .await;
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         let Ended::AsAsked(at) = ended else {
             panic!("expected a commit, found {ended:?}");
         };
@@ -50,13 +43,13 @@ async fn a_lost_answer_to_a_commit_that_happened_is_a_commit() {
 
 #[tokio::test]
 async fn a_commit_that_never_reached_the_server_is_not_committed() {
-    let (relay, database) = through_a_relay(LONG).await;
+    let (proxy, database) = through_a_proxy(LONG).await;
     let claim = claim("key", "{}");
     let mut transaction = database.begin(&claim).await;
     database.write(&mut transaction, "never").await;
-    relay.cut_next_commit(Cut::BeforeTheServer);
+    proxy.cut_next_commit(Cut::BeforeTheServer);
     let ended = database.commit(transaction, &claim, "result").await;
-    assert!(relay.has_cut());
+    assert!(proxy.has_cut());
     let Ended::Aborted(error) = ended else {
         panic!("expected an abort, found {ended:?}");
     };
@@ -71,13 +64,13 @@ async fn a_commit_that_never_reached_the_server_is_not_committed() {
 
 #[tokio::test]
 async fn while_the_lost_session_holds_the_lock_the_outcome_is_unknown() {
-    let (relay, database) = through_a_relay(Duration::from_millis(300)).await;
+    let (proxy, database) = through_a_proxy(Duration::from_millis(300)).await;
     let claim = claim("key", "{}");
     let mut transaction = database.begin(&claim).await;
     database.write(&mut transaction, "perhaps").await;
-    relay.cut_next_commit(Cut::OnTheClientsSideOnly);
+    proxy.cut_next_commit(Cut::OnTheClientsSideOnly);
     let ended = database.commit(transaction, &claim, "result").await;
-    assert!(relay.has_cut());
+    assert!(proxy.has_cut());
     let Ended::Unknown(error) = ended else {
         panic!("expected an unknown outcome, found {ended:?}");
     };
@@ -89,7 +82,7 @@ async fn while_the_lost_session_holds_the_lock_the_outcome_is_unknown() {
 
 #[tokio::test]
 async fn a_record_of_another_call_found_after_a_lost_commit_has_won() {
-    let (relay, database) = through_a_relay(LONG).await;
+    let (proxy, database) = through_a_proxy(LONG).await;
     let claim = claim("key", "{}");
     let mut transaction = database.begin(&claim).await;
     database.write(&mut transaction, "loser").await;
@@ -103,7 +96,7 @@ async fn a_record_of_another_call_found_after_a_lost_commit_has_won() {
             hex(&claim.fingerprint.to_stored()),
         ))
         .await;
-    relay.cut_next_commit(Cut::BeforeTheServer);
+    proxy.cut_next_commit(Cut::BeforeTheServer);
     let ended = database.commit(transaction, &claim, "loser").await;
     let Ended::Lost(record) = ended else {
         panic!("expected a loss, found {ended:?}");
@@ -115,14 +108,14 @@ async fn a_record_of_another_call_found_after_a_lost_commit_has_won() {
 #[tokio::test]
 async fn a_lost_answer_to_a_recorded_error_is_found_out_too() {
     for (cut, recorded) in [(Cut::AfterTheServer, true), (Cut::BeforeTheServer, false)] {
-        let (relay, database) = through_a_relay(LONG).await;
+        let (proxy, database) = through_a_proxy(LONG).await;
         let claim = claim("key", "{}");
         let mut transaction = database.begin(&claim).await;
         database.write(&mut transaction, "undone").await;
-        relay.cut_next_commit(cut);
+        proxy.cut_next_commit(cut);
         let end = End::RollBackAndRecord(result("error"));
         let ended = database.store.end(transaction, Some(&claim), end).await;
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         assert_eq!(matches!(ended, Ended::AsAsked(_)), recorded, "{ended:?}");
         assert_eq!(matches!(ended, Ended::Aborted(_)), !recorded, "{ended:?}");
         assert_eq!(database.records().await, i64::from(recorded));
@@ -132,13 +125,13 @@ async fn a_lost_answer_to_a_recorded_error_is_found_out_too() {
 
 #[tokio::test]
 async fn without_a_record_a_lost_answer_to_a_commit_stays_unknown() {
-    let (relay, database) = through_a_relay(LONG).await;
+    let (proxy, database) = through_a_proxy(LONG).await;
     let call = claim("unused", "{}").call;
     let Ok(Claimed::New(mut transaction)) = database.store.begin(&call, None).await else {
         panic!("an unprotected call always begins");
     };
     database.write(&mut transaction, "once").await;
-    relay.cut_next_commit(Cut::AfterTheServer);
+    proxy.cut_next_commit(Cut::AfterTheServer);
     let end = End::CommitUnrecorded;
     let ended = database.store.end(transaction, None, end).await;
     assert!(matches!(ended, Ended::Unknown(_)), "{ended:?}");
@@ -152,13 +145,13 @@ fn hex(bytes: &[u8]) -> String {
 #[tokio::test]
 async fn a_lost_answer_to_a_completion_is_asked_for_again() {
     for cut in [Cut::AfterTheServer, Cut::BeforeTheServer] {
-        let (relay, database) = through_a_relay(LONG).await;
+        let (proxy, database) = through_a_proxy(LONG).await;
         let Ok(Claimed::New(lease)) = database.store.claim(&claim("key", "{}")).await else {
             panic!("the key is new");
         };
-        relay.cut_next_commit(cut);
+        proxy.cut_next_commit(cut);
         let end = database.store.complete(&lease, result("done")).await;
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         assert!(matches!(end, Ok(LeaseEnd::Done(_))), "{cut:?}: {end:?}");
         let again = database.store.complete(&lease, result("again")).await;
         assert!(matches!(again, Ok(LeaseEnd::Fenced)), "{again:?}");
@@ -171,11 +164,11 @@ async fn a_lost_answer_to_a_completion_is_asked_for_again() {
 #[tokio::test]
 async fn a_lost_answer_to_a_claim_never_gives_the_right_to_run_twice() {
     for (cut, claimed) in [(Cut::AfterTheServer, true), (Cut::BeforeTheServer, false)] {
-        let (relay, database) = through_a_relay(LONG).await;
+        let (proxy, database) = through_a_proxy(LONG).await;
         database.store.claim(&claim("warm", "{}")).await.unwrap();
-        relay.cut_next_commit(cut);
+        proxy.cut_next_commit(cut);
         let answer = database.store.claim(&claim("key", "{}")).await.unwrap();
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         assert_eq!(matches!(answer, Claimed::New(_)), !claimed, "{answer:?}");
         let again = database.store.claim(&claim("key", "{}")).await;
         assert!(matches!(again, Ok(Claimed::Found(_))), "{again:?}");

@@ -18,8 +18,7 @@ mod look_up;
 mod lost_commit;
 mod migration;
 mod pooler;
-#[path = "../../../../tests/src/kit/relay/mod.rs"]
-mod relay;
+mod proxy;
 mod resolving;
 mod round_trips;
 mod sessions;

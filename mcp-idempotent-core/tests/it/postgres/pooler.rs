@@ -9,35 +9,29 @@ use mcp_idempotent_core::{
 
 use super::{
     database::{Database, begin_unclaimed, claim, lease, result, text_of},
-    relay::{Cut, Lie, LieOf, Relay},
+    proxy::{Cut, Lie, LieOf, Proxy, proxied},
 };
 
 const LONG: Duration = Duration::from_secs(60);
 const CODES: [&str; 4] = ["08P01", "57P01", "58000", "XX000"];
 const SIZES: [usize; 2] = [10, 100_000];
 
-async fn behind_a_pooler() -> (Relay, Database) {
+async fn behind_a_pooler() -> (Proxy, Database) {
     behind(true).await
 }
 
 /// Where no statement fails because it has to be prepared first.
-async fn behind_a_pooler_unprepared() -> (Relay, Database) {
+async fn behind_a_pooler_unprepared() -> (Proxy, Database) {
     behind(false).await
 }
 
-async fn behind(prepared: bool) -> (Relay, Database) {
-    let relay = Relay::start(&super::database::options());
-    let database = Database::with(
-        |options| relay.options(options),
-        |pool| pool.max_connections(2),
-        |store| {
-            store
-                .with_recovery_timeout(LONG)
-                .with_prepared_statements(prepared)
-        },
-    )
-    .await;
-    (relay, database)
+async fn behind(prepared: bool) -> (Proxy, Database) {
+    proxied(2, |store| {
+        store
+            .with_recovery_timeout(LONG)
+            .with_prepared_statements(prepared)
+    })
+    .await
 }
 
 /// Every error that it may make up about one of `of`, with a key for each.
@@ -56,26 +50,26 @@ const CARRIED_OUT: &[LieOf] = &[LieOf::LastAnswer, LieOf::WholeAnswer];
 const NEVER_SENT: &[LieOf] = &[LieOf::Request];
 
 /// One call whose commit is answered with `lie`.
-async fn call(relay: &Relay, database: &Database, claim: &Claim, end: End, lie: Lie) -> Ended {
+async fn call(proxy: &Proxy, database: &Database, claim: &Claim, end: End, lie: Lie) -> Ended {
     let mut transaction = database.begin(claim).await;
     let key = claim.key_prefix.as_deref().unwrap_or_default();
     database.write(&mut transaction, key).await;
-    relay.cut_next_commit(Cut::Lie(lie));
+    proxy.cut_next_commit(Cut::Lie(lie));
     let ended = database.store.end(transaction, Some(claim), end).await;
-    assert!(relay.has_cut());
+    assert!(proxy.has_cut());
     ended
 }
 
 #[tokio::test]
 async fn an_error_of_a_poolers_after_the_commit_hides_no_commit() {
-    let (relay, database) = behind_a_pooler().await;
+    let (proxy, database) = behind_a_pooler().await;
     let mut calls = 0;
     for size in SIZES {
         for (key, lie) in lies(CARRIED_OUT) {
             let claim = claim(&format!("{key}-{size}"), "{}");
             let text = "x".repeat(size);
             let end = End::Commit(result(&text));
-            let ended = call(&relay, &database, &claim, end, lie).await;
+            let ended = call(&proxy, &database, &claim, end, lie).await;
             assert!(matches!(ended, Ended::AsAsked(_)), "{lie:?}: {ended:?}");
             let again = database.store.begin(&claim.call, Some(&claim)).await;
             let Ok(Claimed::Found(record)) = again else {
@@ -90,12 +84,12 @@ async fn an_error_of_a_poolers_after_the_commit_hides_no_commit() {
 
 #[tokio::test]
 async fn an_error_of_a_poolers_in_place_of_the_commit_is_not_committed() {
-    let (relay, database) = behind_a_pooler().await;
+    let (proxy, database) = behind_a_pooler().await;
     for size in SIZES {
         for (key, lie) in lies(NEVER_SENT) {
             let claim = claim(&format!("{key}-{size}"), "{}");
             let end = End::Commit(result(&"x".repeat(size)));
-            let ended = call(&relay, &database, &claim, end, lie).await;
+            let ended = call(&proxy, &database, &claim, end, lie).await;
             assert!(matches!(ended, Ended::Aborted(_)), "{lie:?}: {ended:?}");
             assert_eq!(database.records().await, 0);
             assert!(database.effects().await.is_empty());
@@ -108,19 +102,19 @@ async fn an_error_of_a_poolers_in_place_of_the_commit_is_not_committed() {
 
 #[tokio::test]
 async fn an_error_of_a_poolers_about_an_unprotected_commit_leaves_it_unknown() {
-    let (relay, database) = behind_a_pooler().await;
+    let (proxy, database) = behind_a_pooler().await;
     for (key, lie) in lies(CARRIED_OUT) {
         let transaction = begin_unclaimed(&database, &claim("unused", "{}"), &key).await;
-        relay.cut_next_commit(Cut::Lie(lie));
+        proxy.cut_next_commit(Cut::Lie(lie));
         let end = End::CommitUnrecorded;
         let ended = database.store.end(transaction, None, end).await;
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         assert!(matches!(ended, Ended::Unknown(_)), "{lie:?}: {ended:?}");
         assert!(database.effects().await.contains(&key));
     }
     for (key, lie) in lies(NEVER_SENT) {
         let transaction = begin_unclaimed(&database, &claim("unused", "{}"), &key).await;
-        relay.cut_next_commit(Cut::Lie(lie));
+        proxy.cut_next_commit(Cut::Lie(lie));
         let end = End::CommitUnrecorded;
         let ended = database.store.end(transaction, None, end).await;
         // Where the connection goes on, it shows that nothing was committed.
@@ -135,15 +129,15 @@ async fn an_error_of_a_poolers_about_an_unprotected_commit_leaves_it_unknown() {
 
 #[tokio::test]
 async fn an_error_of_a_poolers_hides_no_completion_together_with_a_transaction() {
-    let (relay, database) = behind_a_pooler().await;
+    let (proxy, database) = behind_a_pooler().await;
     for (key, lie) in lies(CARRIED_OUT).chain(lies(NEVER_SENT)) {
         let claim = claim(&key, "{}");
         let lease = lease(&database.store, &claim).await;
         let transaction = begin_unclaimed(&database, &claim, &key).await;
-        relay.cut_next_commit(Cut::Lie(lie));
+        proxy.cut_next_commit(Cut::Lie(lie));
         let end = End::Complete(lease.clone(), result("done"));
         let ended = database.store.end(transaction, None, end).await;
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         let happened = database.effects().await.contains(&key);
         if lie.of == LieOf::Request {
             assert!(matches!(ended, Ended::Aborted(_)), "{lie:?}: {ended:?}");
@@ -159,11 +153,11 @@ async fn an_error_of_a_poolers_hides_no_completion_together_with_a_transaction()
 
 #[tokio::test]
 async fn an_error_of_a_poolers_hides_no_recorded_error() {
-    let (relay, database) = behind_a_pooler().await;
+    let (proxy, database) = behind_a_pooler().await;
     for (key, lie) in lies(CARRIED_OUT).chain(lies(NEVER_SENT)) {
         let claim = claim(&key, "{}");
         let end = End::RollBackAndRecord(result("error"));
-        let ended = call(&relay, &database, &claim, end, lie).await;
+        let ended = call(&proxy, &database, &claim, end, lie).await;
         let recorded = database.store.look_up(&claim).await.unwrap().is_some();
         if lie.of == LieOf::Request {
             assert!(matches!(ended, Ended::Aborted(_)), "{lie:?}: {ended:?}");
@@ -178,20 +172,20 @@ async fn an_error_of_a_poolers_hides_no_recorded_error() {
 
 #[tokio::test]
 async fn an_error_of_a_poolers_hides_no_change_of_a_lease() {
-    let (relay, database) = behind_a_pooler_unprepared().await;
+    let (proxy, database) = behind_a_pooler_unprepared().await;
     for (key, lie) in lies(CARRIED_OUT).chain(lies(NEVER_SENT)) {
         let claim = claim(&key, "{}");
         let lease = lease(&database.store, &claim).await;
-        relay.cut_next_commit(Cut::Lie(lie));
+        proxy.cut_next_commit(Cut::Lie(lie));
         let renewed = database.store.renew(&lease, LONG).await;
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         assert!(
             matches!(renewed, Ok(LeaseEnd::Done(_))),
             "{lie:?}: {renewed:?}"
         );
-        relay.cut_next_commit(Cut::Lie(lie));
+        proxy.cut_next_commit(Cut::Lie(lie));
         let completed = database.store.complete(&lease, result("done")).await;
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         assert!(
             matches!(completed, Ok(LeaseEnd::Done(_))),
             "{lie:?}: {completed:?}"
@@ -204,12 +198,12 @@ async fn an_error_of_a_poolers_hides_no_change_of_a_lease() {
 /// Nobody can say whether the claim was made, so nobody runs under it.
 #[tokio::test]
 async fn an_error_of_a_poolers_never_gives_the_right_to_run_twice() {
-    let (relay, database) = behind_a_pooler_unprepared().await;
+    let (proxy, database) = behind_a_pooler_unprepared().await;
     for (key, lie) in lies(CARRIED_OUT) {
         let claim = claim(&key, "{}");
-        relay.cut_next_commit(Cut::Lie(lie));
+        proxy.cut_next_commit(Cut::Lie(lie));
         let claimed = database.store.claim(&claim).await;
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         assert!(
             matches!(&claimed, Ok(Claimed::Found(record)) if matches!(record.state, RecordState::InProgress { .. })),
             "{lie:?}: {claimed:?}"
@@ -219,18 +213,18 @@ async fn an_error_of_a_poolers_never_gives_the_right_to_run_twice() {
 
 #[tokio::test]
 async fn an_error_of_a_poolers_hides_no_resolution() {
-    let (relay, database) = behind_a_pooler_unprepared().await;
+    let (proxy, database) = behind_a_pooler_unprepared().await;
     let audit = Audit::new("operator", "asked the other side").unwrap();
     for (key, lie) in lies(CARRIED_OUT) {
         let claim = claim(&key, "{}");
         let lease = lease(&database.store, &claim).await;
         let resolution = Resolution::Committed(result("by hand"));
-        relay.cut_next_commit(Cut::Lie(lie));
+        proxy.cut_next_commit(Cut::Lie(lie));
         let resolved = database
             .store
             .resolve(lease.id, lease.token, &resolution, &audit)
             .await;
-        assert!(relay.has_cut());
+        assert!(proxy.has_cut());
         let error = match resolved {
             Err(error) => error,
             Ok(Resolved::Done(_)) => continue,

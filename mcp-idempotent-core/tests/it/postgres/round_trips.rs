@@ -7,15 +7,15 @@ use mcp_idempotent_core::{
 
 use super::{
     database::{Database, claim, result},
-    relay::Relay,
+    proxy::Proxy,
 };
 
 async fn counted(
     store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
-) -> (Relay, Database) {
-    let relay = Relay::start(&super::database::options());
+) -> (Proxy, Database) {
+    let proxy = Proxy::start(&super::database::options());
     let database = Database::with(
-        |options| relay.options(options),
+        |options| proxy.options(options),
         |pool| pool.max_connections(1).test_before_acquire(false),
         store,
     )
@@ -24,7 +24,7 @@ async fn counted(
     let warm = database.call(&claim("warm", "{}"), "warm").await;
     assert!(matches!(warm, Ended::AsAsked(_)), "{warm:?}");
     returned(&database).await;
-    (relay, database)
+    (proxy, database)
 }
 
 /// Waits until the pool has its connection back, and with it everything that rides on the return.
@@ -38,29 +38,29 @@ async fn returned(database: &Database) {
     panic!("the connection did not come back");
 }
 
-async fn bare(relay: &Relay, database: &Database) -> usize {
-    let before = relay.turns();
+async fn bare(proxy: &Proxy, database: &Database) -> usize {
+    let before = proxy.turns();
     let mut transaction = database.pool.begin().await.unwrap();
     database.write(&mut transaction, "bare").await;
     transaction.commit().await.unwrap();
     returned(database).await;
-    relay.turns() - before
+    proxy.turns() - before
 }
 
 #[tokio::test]
 async fn a_first_call_adds_no_round_trip_to_the_bare_transaction() {
-    let (relay, database) = counted(|store| store).await;
-    let bare = bare(&relay, &database).await;
-    let before = relay.turns();
+    let (proxy, database) = counted(|store| store).await;
+    let bare = bare(&proxy, &database).await;
+    let before = proxy.turns();
     let ended = database.call(&claim("first", "{}"), "first").await;
     assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
     returned(&database).await;
-    assert_eq!(relay.turns() - before, bare);
+    assert_eq!(proxy.turns() - before, bare);
 }
 
 #[tokio::test]
 async fn a_large_result_adds_one_round_trip() {
-    let (relay, database) = counted(|store| store).await;
+    let (proxy, database) = counted(|store| store).await;
     let large = "x".repeat(100_000);
     let bound = |key: &'static str| {
         let (database, large) = (&database, &large);
@@ -75,17 +75,17 @@ async fn a_large_result_adds_one_round_trip() {
     };
     // The first one prepares the statement that is bound.
     bound("prepares").await;
-    let bare = bare(&relay, &database).await;
-    let before = relay.turns();
+    let bare = bare(&proxy, &database).await;
+    let before = proxy.turns();
     bound("counted").await;
-    assert_eq!(relay.turns() - before, bare + 1);
+    assert_eq!(proxy.turns() - before, bare + 1);
 }
 
 #[tokio::test]
 async fn an_unprotected_call_adds_no_round_trip() {
-    let (relay, database) = counted(|store| store).await;
-    let bare = bare(&relay, &database).await;
-    let before = relay.turns();
+    let (proxy, database) = counted(|store| store).await;
+    let bare = bare(&proxy, &database).await;
+    let before = proxy.turns();
     let call = claim("unused", "{}").call;
     let Ok(Claimed::New(mut transaction)) = database.store.begin(&call, None).await else {
         panic!("an unprotected call always begins");
@@ -97,14 +97,14 @@ async fn an_unprotected_call_adds_no_round_trip() {
         .await;
     assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
     returned(&database).await;
-    assert_eq!(relay.turns() - before, bare);
+    assert_eq!(proxy.turns() - before, bare);
 }
 
 #[tokio::test]
 async fn a_recorded_error_takes_as_many_round_trips_as_a_commit() {
-    let (relay, database) = counted(|store| store).await;
-    let bare = bare(&relay, &database).await;
-    let before = relay.turns();
+    let (proxy, database) = counted(|store| store).await;
+    let bare = bare(&proxy, &database).await;
+    let before = proxy.turns();
     let claim = claim("fails", "{}");
     let mut transaction = database.begin(&claim).await;
     database.write(&mut transaction, "undone").await;
@@ -118,30 +118,30 @@ async fn a_recorded_error_takes_as_many_round_trips_as_a_commit() {
         .await;
     assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
     returned(&database).await;
-    assert_eq!(relay.turns() - before, bare);
+    assert_eq!(proxy.turns() - before, bare);
 }
 
 /// The last turn of each is the ping with which the pool takes the connection back.
 #[tokio::test]
 async fn a_replay_takes_two_round_trips_and_one_when_looking_up_first() {
     for (lookup_first, expected) in [(false, 2), (true, 1)] {
-        let (relay, database) = counted(|store| store.with_lookup_first(lookup_first)).await;
+        let (proxy, database) = counted(|store| store.with_lookup_first(lookup_first)).await;
         let claim = claim("replayed", "{}");
         database.call(&claim, "once").await;
         returned(&database).await;
-        let before = relay.turns();
+        let before = proxy.turns();
         let found = database.store.begin(&claim.call, Some(&claim)).await;
         assert!(matches!(found, Ok(Claimed::Found(_))), "{found:?}");
         returned(&database).await;
-        assert_eq!(relay.turns() - before, expected + 1);
+        assert_eq!(proxy.turns() - before, expected + 1);
     }
 }
 
 #[tokio::test]
 async fn looking_up_first_takes_one_round_trip_also_where_sqlx_keeps_no_statements() {
-    let relay = Relay::start(&super::database::options());
+    let proxy = Proxy::start(&super::database::options());
     let database = Database::with(
-        |options| relay.options(options).statement_cache_capacity(0),
+        |options| proxy.options(options).statement_cache_capacity(0),
         |pool| pool.max_connections(1).test_before_acquire(false),
         |store| store.with_lookup_first(true),
     )
@@ -150,13 +150,13 @@ async fn looking_up_first_takes_one_round_trip_also_where_sqlx_keeps_no_statemen
     database.call(&claim, "once").await;
     for looks in 0..5 {
         returned(&database).await;
-        let before = relay.turns();
+        let before = proxy.turns();
         let found = database.store.begin(&claim.call, Some(&claim)).await;
         assert!(matches!(found, Ok(Claimed::Found(_))), "{found:?}");
         returned(&database).await;
         // It takes one look to find out.
         if looks > 0 {
-            assert_eq!(relay.turns() - before, 1 + 1);
+            assert_eq!(proxy.turns() - before, 1 + 1);
         }
     }
 }
