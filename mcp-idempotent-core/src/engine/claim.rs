@@ -182,8 +182,9 @@ impl<S: Store> Engine<S> {
                 }
             }
         };
-        self.claim(leader, request, observed, patience, rules, claim_with)
-            .await
+        // In a box: a call that waits, of which there may be thousands, does not pay for what only a
+        // leader does.
+        Box::pin(self.claim(leader, request, observed, patience, rules, claim_with)).await
     }
 
     async fn claim<C, F>(

@@ -125,7 +125,7 @@ fn answer<'a, S: Store, F>(
     options: &'static ToolOptions,
     verify: Option<VerifyFn>,
     Call(mut call): Call,
-    run: impl FnOnce(Rules<S>, ToolCall) -> F + Send + 'a,
+    run: impl FnOnce(Rules<S>, Box<ToolCall>) -> F + Send + 'a,
 ) -> Answering<'a>
 where
     F: Future<Output = Reply<Handled>> + Send,
@@ -145,7 +145,7 @@ where
                     must_write: false,
                     is_listed: true,
                 };
-                run(rules, call).await
+                run(rules, Box::new(call)).await
             }
             Err(error) => {
                 let refusal = Refusal::from(error);

@@ -66,11 +66,12 @@ impl<R> From<Refusal> for Reply<R> {
     }
 }
 
-/// Runs a call whose effect commits together with its record. `handler` is called only if it is to
+/// Runs a call whose effect commits together with its record. The call is in a box, because the
+/// futures below each have a place for it. `handler` is called only if it is to
 /// run.
 pub(crate) async fn in_transaction<S, C, R>(
     rules: Rules<S>,
-    mut call: C,
+    mut call: Box<C>,
     handler: impl FnOnce(C, Lent<S>) -> BoxFuture<'static, R> + Send,
 ) -> Reply<R>
 where
@@ -78,9 +79,9 @@ where
     C: Incoming,
     R: HandlerResult + Send + Sync + 'static,
 {
-    let authorize = AuthorizeCall::of(&rules, &call);
+    let authorize = AuthorizeCall::of(&rules, &*call);
     let begun = guarded(async {
-        match identify(&rules, Mode::Transaction, &call, authorize.as_ref()).await? {
+        match identify(&rules, Mode::Transaction, &*call, authorize.as_ref()).await? {
             Identified::Protected(request) => {
                 let begun = rules.idempotency.engine.begin_transaction(request).await;
                 begun.map(Ok).map_err(Reply::without_running)
@@ -89,16 +90,16 @@ where
         }
     })
     .await;
-    rules.take_argument(&mut call);
+    rules.take_argument(&mut *call);
     let (transaction, attempt) = match begun {
         Err(reply) => return reply,
         Ok(Err(observed)) => {
-            return unprotected::in_transaction(rules, observed, call, handler).await;
+            return Box::pin(unprotected::in_transaction(rules, observed, call, handler)).await;
         }
         Ok(Ok(begun)) => begun,
     };
     let lent = Lent::new(transaction);
-    let handler = handler(call, lent.clone());
+    let handler = handler(*call, lent.clone());
     let running = rules.idempotency.one_more();
     let must_write = rules.must_write;
     DetachOnDrop::new(async move {
@@ -114,7 +115,7 @@ where
 /// Runs a call whose effect is outside the store. `handler` is called only if it is to run.
 pub(crate) async fn under_lease<S, C, R>(
     rules: Rules<S>,
-    mut call: C,
+    mut call: Box<C>,
     handler: impl FnOnce(C, Attempt) -> BoxFuture<'static, R> + Send,
 ) -> Reply<R>
 where
@@ -122,10 +123,10 @@ where
     C: Incoming,
     R: HandlerResult + Send + Sync + 'static,
 {
-    let authorize = AuthorizeCall::of(&rules, &call);
-    let verify = VerifyCall::of(&rules, &call);
+    let authorize = AuthorizeCall::of(&rules, &*call);
+    let verify = VerifyCall::of(&rules, &*call);
     let begun = guarded(async {
-        match identify(&rules, Mode::Lease, &call, authorize.as_ref()).await? {
+        match identify(&rules, Mode::Lease, &*call, authorize.as_ref()).await? {
             Identified::Protected(request) => {
                 let info = request.call().clone();
                 let request = match &verify {
@@ -143,15 +144,18 @@ where
     })
     .await;
     drop(verify);
-    rules.take_argument(&mut call);
+    rules.take_argument(&mut *call);
     let mut attempt = match begun {
         Err(reply) => return reply,
         Ok(Err((info, observed))) => {
-            return unprotected::under_lease(rules, info, observed, call, handler).await;
+            return Box::pin(unprotected::under_lease(
+                rules, info, observed, call, handler,
+            ))
+            .await;
         }
         Ok(Ok(attempt)) => attempt,
     };
-    let handler = handler(call, Attempt::leased(attempt.handle()));
+    let handler = handler(*call, Attempt::leased(attempt.handle()));
     let running = rules.idempotency.one_more();
     DetachOnDrop::new(async move {
         let _running = running;
@@ -213,9 +217,13 @@ impl<R: HandlerResult> HandlerResult for Seen<'_, R> {
 
 /// What comes before the handler runs code of the author's too: scope, authorization, set-up. A
 /// panic there would leave the client without an answer.
-async fn guarded<T, R>(before: impl Future<Output = Result<T, Reply<R>>>) -> Result<T, Reply<R>> {
-    let guarded = AssertUnwindSafe(before).catch_unwind().await;
-    guarded.unwrap_or_else(|_| Err(panicked_before().into()))
+fn guarded<T, R>(
+    before: impl Future<Output = Result<T, Reply<R>>>,
+) -> impl Future<Output = Result<T, Reply<R>>> {
+    // Not an `async fn`: it would keep a second place for what it is given.
+    AssertUnwindSafe(before)
+        .catch_unwind()
+        .map(|before| before.unwrap_or_else(|_| Err(panicked_before().into())))
 }
 
 /// A call that nothing protects, and what is seen of it.

@@ -28,7 +28,7 @@ use super::{
 pub(super) async fn in_transaction<S, C, R>(
     rules: Rules<S>,
     (info, observed): Unprotected,
-    call: C,
+    call: Box<C>,
     handler: impl FnOnce(C, Lent<S>) -> BoxFuture<'static, R> + Send,
 ) -> Reply<R>
 where
@@ -53,7 +53,7 @@ where
         }
     };
     let lent = Lent::new(transaction);
-    let handler = handler(call, lent.clone());
+    let handler = handler(*call, lent.clone());
     let running = rules.idempotency.one_more();
     let (must_write, on_error) = (rules.must_write, rules.policy.on_error);
     DetachOnDrop::new(async move {
@@ -91,7 +91,7 @@ pub(super) async fn under_lease<S, C, R>(
     rules: Rules<S>,
     info: CallInfo,
     observed: Option<ObservedCall>,
-    call: C,
+    call: Box<C>,
     handler: impl FnOnce(C, Attempt) -> BoxFuture<'static, R> + Send,
 ) -> Reply<R>
 where
@@ -107,7 +107,7 @@ where
     });
     // A caller that leaves drops its handler here; what kept the attempt can begin nothing any more.
     let free = ClosedOnDrop(free);
-    let handler = handler(call, Attempt::free(Arc::clone(&free.0)));
+    let handler = handler(*call, Attempt::free(Arc::clone(&free.0)));
     let span = observed
         .as_ref()
         .map_or_else(tracing::Span::none, ObservedCall::span);

@@ -36,11 +36,11 @@ pub struct Rule<S> {
 pub(super) type Handler = Box<dyn FnOnce(ToolCall) -> BoxFuture<'static, Handled> + Send>;
 
 pub(super) type RunInTransaction<S> =
-    fn(Rules<S>, ToolCall, Handler) -> BoxFuture<'static, Reply<Handled>>;
+    fn(Rules<S>, Box<ToolCall>, Handler) -> BoxFuture<'static, Reply<Handled>>;
 
 fn in_transaction<S: TransactionStore>(
     rules: Rules<S>,
-    call: ToolCall,
+    call: Box<ToolCall>,
     handler: Handler,
 ) -> BoxFuture<'static, Reply<Handled>> {
     Box::pin(run::in_transaction(rules, call, |call, lent| {

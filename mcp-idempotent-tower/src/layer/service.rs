@@ -115,6 +115,7 @@ where
         is_listed: is_known,
     };
     let handler: Handler = Box::new(move |call| Box::pin(execute(inner, call)));
+    let call = Box::new(call);
     Box::pin(async move {
         let reply = match transaction {
             Some(run) => run(rules, call, handler).await,

@@ -43,6 +43,8 @@ async fn through_a_relay(database: Postgres, recovery: Duration) -> (Relay, Gate
         }),
     )
     .await;
+    // As a server does at start-up: a first call would ask for the secret, and wait with it.
+    world.server.idempotency.verify_secret().await.unwrap();
     (relay, gate, world)
 }
 

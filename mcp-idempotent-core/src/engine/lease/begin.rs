@@ -88,7 +88,8 @@ impl<S: Store> Engine<S> {
             (OnDoubt::Verify, Some(verify)) if owned.in_doubt => {
                 let mut observed = lead.take_observed();
                 let span = observed.span();
-                let verified = verify::verify(verify, owned, lead, &mut observed)
+                // In a box, as what only few calls come to.
+                let verified = Box::pin(verify::verify(verify, owned, lead, &mut observed))
                     .instrument(span)
                     .await;
                 match verified {
