@@ -170,6 +170,9 @@ fn emit(args: &Args, target: Target) -> TokenStream {
     }
 }
 
+/// How many fields a `PolicyOverride` has.
+const POLICY_FIELDS: usize = 16;
+
 /// The options as a constant.
 fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
     let base = if target.is_transaction() {
@@ -180,8 +183,10 @@ fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
     let mut fields = Vec::new();
     let policy = policy(args, runtime);
     if !policy.is_empty() {
+        // Clippy would warn the author about `..NONE` if every field is given.
+        let rest = (policy.len() < POLICY_FIELDS).then(|| quote!(..#runtime::PolicyOverride::NONE));
         fields.push(quote! {
-            policy: #runtime::PolicyOverride { #(#policy,)* ..#runtime::PolicyOverride::NONE }
+            policy: #runtime::PolicyOverride { #(#policy,)* #rest }
         });
     }
     if let Some(name) = args.key_argument.as_ref().and_then(|it| it.name.as_ref()) {

@@ -6,13 +6,13 @@ pub const KEY: &str = "idempotency-key";
 /// The namespaced alias of [`KEY`].
 pub const KEY_ALIAS: &str = "io.github.mcp-idempotent/idempotency-key";
 
-/// `_meta` of a result that was not made by this call: `{"at": "<RFC 3339>"}`.
+/// `_meta` of a replay: `{"at": "<RFC 3339>"}`.
 pub const REPLAYED: &str = "io.github.mcp-idempotent/replayed";
 
 /// `_meta` of a tool's entry in `tools/list`: its contract.
 pub const CONTRACT: &str = "io.github.mcp-idempotent/idempotency";
 
-/// `_meta` of a refusal that is given as a tool result: what is in `data` of one that is given as an error.
+/// `_meta` of a refusal in the form of a tool result. It holds what `data` holds in the form of an error.
 pub const REFUSAL: &str = "io.github.mcp-idempotent/refusal";
 
 /// The extension in `capabilities.extensions` of a server with our layer.
@@ -24,30 +24,30 @@ pub const STATUS_METHOD: &str = "io.github.mcp-idempotent/status";
 /// Where SEP-3182 puts the key: `params.idempotencyKey`.
 pub const KEY_MEMBER: &str = "idempotencyKey";
 
-/// Where SEP-3182 says that a server knows it: `capabilities.tools.idempotency`.
+/// The capability of SEP-3182: `capabilities.tools.idempotency`.
 pub const SEP_CAPABILITY: &str = "idempotency";
 
-/// What another server said in these names, and a handler passed on: in `_meta` of a result. In an
-/// error it is under `upstream` in `data`.
+/// `_meta` of a result: what another server said in these names and a handler passed on. In an error it
+/// is under `upstream` in `data`.
 pub const UPSTREAM: &str = "io.github.mcp-idempotent/upstream";
 
-/// What all names of ours in a `_meta` begin with, but for [`KEY`].
+/// The prefix of all our names in a `_meta`, except [`KEY`].
 pub(crate) const PREFIX: &str = "io.github.mcp-idempotent/";
 
-/// Tells, beside a name of ours, that it was put there by this process; removed before it is sent.
+/// Proves that this process made the members with our names; removed before an answer is sent.
 pub(crate) const SEAL: &str = "io.github.mcp-idempotent/made-here";
 
-/// Marks an error in `data` that proves that nothing happened; removed before it is sent.
+/// In the `data` of an error: proves that nothing happened. Removed before the error is sent.
 pub(crate) const NOT_EXECUTED: &str = "io.github.mcp-idempotent/not-executed";
 
 /// `type` in the `data` of an error: a timeout above or below the layer.
 pub(crate) const TIMED_OUT: &str = "call_timed_out";
 
-/// `type` in the `data` of an error: a service gave the call up.
+/// `type` in the `data` of an error: a service gave up on the call.
 pub(crate) const FAILED: &str = "call_failed";
 
 /// `type` in the `data` of an error: a load limit refused the call.
 pub(crate) const OVERLOADED: &str = "server_overloaded";
 
-/// `type` in the `data` of an error: a service below could not take the call.
+/// `type` in the `data` of an error: a service was not ready for the call.
 pub(crate) const NOT_CALLED: &str = "call_not_executed";

@@ -11,7 +11,7 @@ use super::{
     handler,
     lead::{Lead, is_running},
     request::Request,
-    rotation::Under,
+    rotation::guard::Under,
     secret::Unchecked,
 };
 use crate::{
@@ -136,7 +136,7 @@ impl<S: Store> Engine<S> {
             Err(unchecked) => return unchecked.into_refusal().into(),
         }
         if let Some(rotation) = &self.inner.rotation
-            && let Err(refusal) = rotation.keeps(request)
+            && let Err(refusal) = rotation.keeps(&request.call.tool, request.policy, identity)
         {
             return refusal.into();
         }
@@ -206,7 +206,10 @@ impl<S: Store> Engine<S> {
         let mut repeats = 0;
         let mut guard = None;
         loop {
-            let claimed = match self.guarded(&mut guard, request, rules, &claim).await {
+            let claimed = match self
+                .guarded(&mut guard, request, (rules.mode, rules.on_doubt), &claim)
+                .await
+            {
                 Ok(Claimed::New(under)) => claim_with(claim.clone(), under).await,
                 Ok(Claimed::InProgress) => Ok(Claimed::InProgress),
                 Ok(Claimed::Conflict) => Ok(Claimed::Conflict),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{
     flight::Leader,
     plan,
-    rotation::{Guard, GuardEnd},
+    rotation::guard::{Guard, GuardEnd},
 };
 use crate::{
     answer::{Answer, answer_from},

@@ -14,7 +14,7 @@ use super::{
     handler::{self, Interrupted},
     lead::Lead,
     plan::{self, TransactionPlan},
-    rotation::GuardEnd,
+    rotation::guard::GuardEnd,
 };
 use crate::{
     answer::Answer,

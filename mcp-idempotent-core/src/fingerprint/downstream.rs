@@ -20,7 +20,7 @@ impl DownstreamSeed {
         origin: i64,
         secret: Option<&Secret>,
     ) -> Self {
-        let hash = FieldHash::new(secret, hash::DOWNSTREAM_SEED)
+        let hash = FieldHash::new(secret.map(Secret::keyed_hash), hash::DOWNSTREAM_SEED)
             .field(id.0)
             .field(fingerprint.to_stored())
             .field(origin.to_be_bytes());

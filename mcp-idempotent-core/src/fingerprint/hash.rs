@@ -3,8 +3,6 @@
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
-use super::Secret;
-
 /// What is hashed; the first field, so that no hash of one kind is one of another.
 pub(super) const RECORD_ID: &str = "mcp-idempotent/record-id";
 pub(super) const FINGERPRINT: &str = "mcp-idempotent/fingerprint";
@@ -20,10 +18,10 @@ pub(super) enum FieldHash {
 }
 
 impl FieldHash {
-    pub(super) fn new(secret: Option<&Secret>, what: &str) -> Self {
-        match secret {
+    pub(super) fn new(keyed: Option<Hmac<Sha256>>, what: &str) -> Self {
+        match keyed {
             None => Self::Plain(Sha256::new()),
-            Some(secret) => Self::Keyed(secret.keyed_hash()),
+            Some(keyed) => Self::Keyed(keyed),
         }
         .field(what)
     }

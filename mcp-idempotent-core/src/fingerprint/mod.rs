@@ -22,14 +22,15 @@
 //! an explicit key: one key used on two tools is one record, and so a conflict. Nor does the
 //! version of the canonical form: the id of an explicit key never changes.
 
+mod check;
 mod downstream;
 mod hash;
 mod secret;
 
 use std::fmt;
 
+pub(crate) use self::check::{CheckRecord, check_fingerprint};
 use self::hash::FieldHash;
-pub(crate) use self::secret::CheckRecord;
 pub use self::{
     downstream::{DownstreamKey, DownstreamSeed},
     secret::{InvalidSecret, Secret},
@@ -71,7 +72,7 @@ impl RecordId {
         key: &IdempotencyKey,
         secret: Option<&Secret>,
     ) -> Self {
-        let hash = FieldHash::new(secret, hash::RECORD_ID)
+        let hash = FieldHash::new(secret.map(Secret::keyed_hash), hash::RECORD_ID)
             .field(application.as_str())
             .field(scope.as_str())
             .field("explicit")
@@ -86,7 +87,7 @@ impl RecordId {
         arguments: &CanonicalArguments,
         secret: Option<&Secret>,
     ) -> Self {
-        let hash = FieldHash::new(secret, hash::RECORD_ID)
+        let hash = FieldHash::new(secret.map(Secret::keyed_hash), hash::RECORD_ID)
             .field(application.as_str())
             .field(scope.as_str())
             .field("derived")
@@ -167,7 +168,7 @@ impl Fingerprint {
         arguments: &CanonicalArguments,
         secret: Option<&Secret>,
     ) -> Self {
-        let hash = FieldHash::new(secret, hash::FINGERPRINT)
+        let hash = FieldHash::new(secret.map(Secret::keyed_hash), hash::FINGERPRINT)
             .field(id.0)
             .field(tool)
             .field(arguments.as_str());

@@ -5,11 +5,7 @@ use std::fmt;
 use hmac::{Hmac, KeyInit};
 use sha2::Sha256;
 
-use super::{
-    Fingerprint, RecordId,
-    hash::{self, FieldHash},
-};
-use crate::scope::Application;
+use super::hash::{self, FieldHash};
 
 /// A secret that turns record ids and fingerprints into keyed hashes (HMAC-SHA-256), so that
 /// low-entropy arguments cannot be guessed from a dump of the table.
@@ -52,49 +48,14 @@ impl Secret {
     /// without knowing this one: two secrets share a check value by a chance of 1 in 2^64.
     #[must_use]
     pub fn check_value(&self) -> [u8; Self::CHECK_LENGTH] {
-        let digest = FieldHash::new(Some(self), hash::SECRET_CHECK).finish();
+        let digest = FieldHash::new(Some(self.keyed_hash()), hash::SECRET_CHECK).finish();
         let mut value = [0; Self::CHECK_LENGTH];
         value.copy_from_slice(&digest[..Self::CHECK_LENGTH]);
         value
     }
 
-    /// The check value as the fingerprint of a record, or that of having no secret: all zeros. No
-    /// call has version 0.
-    pub(crate) fn check_fingerprint(secret: Option<&Self>) -> Fingerprint {
-        let mut digest = [0; 32];
-        if let Some(secret) = secret {
-            digest[..Self::CHECK_LENGTH].copy_from_slice(&secret.check_value());
-        }
-        Fingerprint { version: 0, digest }
-    }
-
     pub(super) fn keyed_hash(&self) -> Hmac<Sha256> {
         self.keyed.clone()
-    }
-}
-
-/// What a store is asked about an application's secret. The ids are of records that no call can
-/// have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CheckRecord {
-    /// The check value of the first secret, of the second, …
-    Secret(u64),
-    /// The secret that is to follow the one of this number.
-    Successor(u64),
-    /// Kept up while processes serve that know only the secret of this number.
-    Unaware(u64),
-}
-
-impl CheckRecord {
-    pub(crate) fn id(self, application: &Application) -> RecordId {
-        let hash = FieldHash::new(None, hash::SECRET_CHECK).field(application.as_str());
-        let hash = match self {
-            Self::Secret(0) => hash,
-            Self::Secret(number) => hash.field("secret").field(number.to_be_bytes()),
-            Self::Successor(number) => hash.field("successor").field(number.to_be_bytes()),
-            Self::Unaware(number) => hash.field("unaware").field(number.to_be_bytes()),
-        };
-        RecordId::from_bytes(hash.finish())
     }
 }
 

@@ -154,6 +154,9 @@ impl PolicyOverride {
             if self.on_error.is_none() && policy.on_error == OnError::InDoubt {
                 policy.on_error = OnError::Default;
             }
+            // A call in transaction mode is in doubt only where its handler ended the transaction
+            // itself, and then an operator looks.
+            policy.on_doubt = OnDoubt::Fail;
         }
         let asks = policy.on_doubt == OnDoubt::Verify;
         if self.verify_timeout.is_some() && !asks && of != PolicyUse::Server {

@@ -6,8 +6,11 @@ use metrics::{Gauge, Histogram, Label, SharedString, Unit};
 use tokio::time::Instant;
 
 use super::{
-    CALL_DURATION, CALLS, CALLS_IN_FLIGHT, CALLS_WAITING, HANDLER_DURATION, LABEL_APPLICATION,
-    LABEL_OUTCOME, LABEL_TOOL, Outcome, UNLISTED_TOOL, WAIT_DURATION,
+    name::{
+        CALL_DURATION, CALLS, CALLS_IN_FLIGHT, CALLS_WAITING, HANDLER_DURATION, LABEL_APPLICATION,
+        LABEL_OUTCOME, LABEL_TOOL, UNLISTED_TOOL, WAIT_DURATION,
+    },
+    outcome::Outcome,
 };
 use crate::scope::Application;
 

@@ -12,6 +12,7 @@
 
 #[cfg(feature = "metrics")]
 mod metered;
+mod name;
 mod outcome;
 #[cfg(not(feature = "metrics"))]
 mod unmetered;
@@ -22,10 +23,10 @@ use tracing::{Span, field};
 
 #[cfg(feature = "metrics")]
 pub use self::metered::describe;
-pub use self::outcome::Outcome;
 #[cfg(not(feature = "metrics"))]
 use self::unmetered as metered;
 use self::{metered::Meter, outcome::of_refusal};
+pub use self::{name::*, outcome::Outcome};
 use crate::{
     answer::Answer,
     error::Refusal,
@@ -35,33 +36,6 @@ use crate::{
 };
 
 pub use self::metered::Timer;
-
-/// The name of the span of a call.
-pub const SPAN: &str = "idempotent_call";
-
-/// Counter: calls that have ended, by [`LABEL_OUTCOME`].
-pub const CALLS: &str = "mcp_idempotent_calls_total";
-/// Gauge: calls that have begun and not ended.
-pub const CALLS_IN_FLIGHT: &str = "mcp_idempotent_calls_in_flight";
-/// Gauge: calls that wait for an equal one.
-pub const CALLS_WAITING: &str = "mcp_idempotent_calls_waiting";
-/// Histogram: from the claim to the answer.
-pub const CALL_DURATION: &str = "mcp_idempotent_call_duration_seconds";
-/// Histogram: the handler alone.
-pub const HANDLER_DURATION: &str = "mcp_idempotent_handler_duration_seconds";
-/// Histogram: how long a call waited for an equal one.
-pub const WAIT_DURATION: &str = "mcp_idempotent_wait_duration_seconds";
-
-/// Label of all metrics: the [`Application`].
-pub const LABEL_APPLICATION: &str = "application";
-/// Label of all but the gauges: the tool's name, or [`UNLISTED_TOOL`].
-pub const LABEL_TOOL: &str = "tool";
-/// Label: how the call ended, an [`Outcome`].
-pub const LABEL_OUTCOME: &str = "outcome";
-
-/// Stands for the name of every tool that the server does not list
-/// ([`Request::with_unlisted_tool`](crate::Request::with_unlisted_tool)).
-pub const UNLISTED_TOOL: &str = "(unlisted)";
 
 /// How a call's effect is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

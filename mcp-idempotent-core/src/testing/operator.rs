@@ -1,21 +1,23 @@
 //! The rules of the operator's hand.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use super::{Harness, fresh_claim, lease_of, record_of, result, state_of};
+use super::{
+    Harness,
+    step::{
+        MINUTE, abandon, age, assert_fenced, assert_result, complete, completed as completed_of,
+        fresh_claim, lease_of, record_of, release, result, sweep,
+    },
+};
 use crate::{
     fingerprint::RecordId,
-    record::RecordState,
     store::{
-        Audit, Claim, Lease, LeaseEnd, OperatorStore, RecordInfo, RecordQuery, RecordStatus,
-        Resolution, ResolutionKind, Resolved, Store,
+        Audit, Claim, Lease, OperatorStore, RecordInfo, RecordQuery, RecordStatus, Resolution,
+        ResolutionKind, Resolved,
     },
-    testing::lease::assert_fenced,
 };
 
-const MINUTE: Duration = Duration::from_secs(60);
-
-fn audit() -> Audit {
+pub(super) fn audit() -> Audit {
     Audit::new("o'hara; DROP", "ticket \"42\" \\ ü").expect("who and why")
 }
 
@@ -27,27 +29,18 @@ pub async fn an_operator_sees_where_each_record_stands<H: Harness<Store: Operato
         std::array::from_fn(|_| fresh_claim());
     // A store may have one clock for all records: what is old comes first.
     let lease = lease_of(store, &expired).await;
-    store
-        .complete(&lease, result("old"))
-        .await
-        .expect("the store answers");
-    harness.age(expired.id, 2 * MINUTE).await;
+    complete(store, &lease, result("old")).await;
+    age(&harness, &expired, 2 * MINUTE).await;
     assert_eq!(show(store, &expired).await.status, RecordStatus::Expired);
     lease_of(store, &lapsed).await;
-    harness.age(lapsed.id, lapsed.lease + MINUTE).await;
+    age(&harness, &lapsed, lapsed.lease + MINUTE).await;
     lease_of(store, &running).await;
     let lease = lease_of(store, &doubtful).await;
-    store.abandon(&lease).await.expect("the store answers");
+    abandon(store, &lease).await;
     let lease = lease_of(store, &completed).await;
-    store
-        .complete(&lease, result("kept"))
-        .await
-        .expect("the store answers");
+    complete(store, &lease, result("kept")).await;
     let lease = lease_of(store, &released).await;
-    store
-        .release(&lease, MINUTE)
-        .await
-        .expect("the store answers");
+    release(store, &lease, MINUTE).await;
     for (claim, status) in [
         (&running, RecordStatus::InProgress),
         (&lapsed, RecordStatus::InDoubt),
@@ -130,20 +123,14 @@ pub async fn a_call_resolved_as_committed_is_replayed<H: Harness<Store: Operator
             panic!("expected a resolution, found {resolved:?}");
         };
         assert_fenced(&harness, &lease).await;
-        let RecordState::Completed { response, .. } = state_of(store, &claim).await else {
-            panic!("expected a completed record");
-        };
-        assert_eq!(response.as_deref(), Some(&b"by hand"[..]));
+        assert_result(store, &claim, "by hand").await;
         let info = show(store, &claim).await;
         assert!(info.token != lease.token, "a new token fences the attempt");
         let trail = info.resolved.expect("a trail");
         assert_eq!(trail.kind, ResolutionKind::Committed);
-        assert_eq!(
-            (&*trail.who, &*trail.why),
-            ("o'hara; DROP", "ticket \"42\" \\ ü")
-        );
+        assert_eq!((trail.who, trail.why), (audit().who, audit().why));
         assert_eq!(trail.at, at);
-        harness.age(claim.id, 2 * MINUTE).await;
+        age(&harness, &claim, 2 * MINUTE).await;
         assert!(record_of(store, &claim).await.is_none());
     }
 }
@@ -159,10 +146,7 @@ pub async fn a_call_resolved_as_committed_without_a_result_never_runs_again<
     let resolution = Resolution::Committed(completion);
     let resolved = resolve(harness.store(), &claim, lease.token, &resolution).await;
     assert!(matches!(resolved, Resolved::Done(_)), "{resolved:?}");
-    assert!(matches!(
-        state_of(harness.store(), &claim).await,
-        RecordState::Completed { response: None, .. }
-    ));
+    assert_eq!(completed_of(harness.store(), &claim).await.0, None);
 }
 
 pub async fn a_released_call_is_another_attempt_of_its_origin<H: Harness<Store: OperatorStore>>(
@@ -183,10 +167,7 @@ pub async fn a_released_call_is_another_attempt_of_its_origin<H: Harness<Store: 
         assert_eq!((again.origin, again.attempts), (lease.origin, 2));
         assert_fenced(&harness, &lease).await;
         // The trail stays with the record.
-        store
-            .complete(&again, result("second"))
-            .await
-            .expect("the store answers");
+        complete(store, &again, result("second")).await;
         let trail = show(store, &claim).await.resolved.expect("a trail");
         assert_eq!(trail.kind, ResolutionKind::Released);
     }
@@ -226,6 +207,36 @@ pub async fn only_what_was_seen_is_resolved<H: Harness<Store: OperatorStore>>(ha
     assert_eq!(resolved, Resolved::Changed);
 }
 
+pub async fn who_and_why_and_the_tool_may_be_any_text<H: Harness<Store: OperatorStore>>(
+    harness: Arc<H>,
+) {
+    let store = harness.store();
+    let long = "é".repeat(1000);
+    for said in [
+        "'; DROP TABLE records; --",
+        "back\\slash \\' \\\\ $1 $$ E'\\x'",
+        "naïve ‘quotes’ 名前 🦀\n\ttab \u{1}",
+        "x",
+        &long,
+    ] {
+        let (claim, lease) = running(&harness).await;
+        let audit = Audit::new(said, said).expect("who and why");
+        let resolution = Resolution::Release;
+        let resolved = store
+            .resolve(claim.id, lease.token, &resolution, &audit)
+            .await;
+        assert!(matches!(resolved, Ok(Resolved::Done(_))), "{resolved:?}");
+        let trail = show(store, &claim).await.resolved.expect("a trail");
+        assert_eq!((&*trail.who, &*trail.why), (said, said));
+    }
+    let mut claim = fresh_claim();
+    claim.call.tool = "it's a \\ tool 名".into();
+    lease_of(store, &claim).await;
+    let query = query(|query| query.tool = Some(claim.call.tool.clone()));
+    let listed = store.list(&query).await.expect("the store answers");
+    assert_eq!(listed.len(), 1);
+}
+
 pub async fn the_trail_of_a_free_key_is_swept_when_it_has_been_kept<
     H: Harness<Store: OperatorStore>,
 >(
@@ -239,11 +250,11 @@ pub async fn the_trail_of_a_free_key_is_swept_when_it_has_been_kept<
         .resolve(claim.id, lease.token, &Resolution::Release, &audit)
         .await
         .expect("the store answers");
-    harness.age(claim.id, 9 * MINUTE).await;
-    store.sweep(1000).await.expect("the store answers");
+    age(&harness, &claim, 9 * MINUTE).await;
+    sweep(store).await;
     assert!(matches!(store.show(claim.id).await, Ok(Some(_))));
-    harness.age(claim.id, 2 * MINUTE).await;
-    assert_eq!(store.sweep(1000).await.expect("the store answers"), 1);
+    age(&harness, &claim, 2 * MINUTE).await;
+    assert_eq!(sweep(store).await, 1);
     assert!(matches!(store.show(claim.id).await, Ok(None)));
 }
 
@@ -253,7 +264,7 @@ fn query(change: impl FnOnce(&mut RecordQuery)) -> RecordQuery {
     query
 }
 
-async fn show<S: OperatorStore>(store: &S, claim: &Claim) -> RecordInfo {
+pub(super) async fn show<S: OperatorStore>(store: &S, claim: &Claim) -> RecordInfo {
     store
         .show(claim.id)
         .await
@@ -261,7 +272,7 @@ async fn show<S: OperatorStore>(store: &S, claim: &Claim) -> RecordInfo {
         .expect("a record")
 }
 
-async fn resolve<S: OperatorStore>(
+pub(super) async fn resolve<S: OperatorStore>(
     store: &S,
     claim: &Claim,
     token: i64,
@@ -281,14 +292,12 @@ async fn running<H: Harness>(harness: &Arc<H>) -> (Claim, Lease) {
 
 async fn doubtful<H: Harness>(harness: &Arc<H>) -> (Claim, Lease) {
     let (claim, lease) = running(harness).await;
-    let end = harness.store().abandon(&lease).await;
-    assert!(matches!(end, Ok(LeaseEnd::Done(_))), "{end:?}");
+    abandon(harness.store(), &lease).await;
     (claim, lease)
 }
 
 async fn completed<H: Harness>(harness: &Arc<H>) -> (Claim, Lease) {
     let (claim, lease) = running(harness).await;
-    let end = harness.store().complete(&lease, result("done")).await;
-    assert!(matches!(end, Ok(LeaseEnd::Done(_))), "{end:?}");
+    complete(harness.store(), &lease, result("done")).await;
     (claim, lease)
 }

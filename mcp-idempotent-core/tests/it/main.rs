@@ -13,4 +13,6 @@ mod policy;
 mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod stores;
 mod telemetry;

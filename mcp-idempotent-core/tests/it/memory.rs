@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    MemoryStore, RecordId, operator_store_conformance, store_conformance, testing::Harness,
+    MemoryStore, RecordId, operator_store_conformance, store_conformance,
+    testing::{Harness, HarnessResult},
 };
 
 struct Memory(MemoryStore);
@@ -15,8 +16,9 @@ impl Harness for Memory {
         &self.0
     }
 
-    async fn age(&self, _id: RecordId, by: Duration) {
+    async fn age(&self, _id: RecordId, by: Duration) -> HarnessResult {
         tokio::time::advance(by).await;
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The attribute's door: from the wrapper that `#[idempotent]` writes onto the way of a call.
+//! `#[idempotent]`: the code that its expansion calls.
 
 pub(crate) mod options;
 mod parts;

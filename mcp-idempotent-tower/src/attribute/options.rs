@@ -1,4 +1,4 @@
-//! What the attribute says about one tool.
+//! The options of one annotated tool.
 
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ pub enum Mode {
 pub struct ToolOptions {
     pub mode: Mode,
     pub policy: PolicyOverride,
-    /// The name of the key argument where it is top-level.
+    /// The name of the key argument, if it is top-level.
     pub key_property: Option<&'static str>,
-    /// The author's own input schema, from which it is seen whether the argument is theirs.
+    /// The author's own input schema, which shows whether the argument is part of it.
     pub input_schema: Option<fn() -> Arc<JsonObject>>,
 }
 
@@ -56,8 +56,8 @@ impl ToolOptions {
         }
     }
 
-    /// The name of the key argument where it is top-level and not one of the author's own: it was
-    /// added to the schema, and is removed before the arguments are parsed.
+    /// The name of a top-level key argument that the author's schema lacks. It is added to the schema, and
+    /// removed before the arguments are parsed.
     pub(crate) fn added_argument(&self) -> Option<&'static str> {
         let name = self.key_property?;
         let schema = self.input_schema?();
@@ -73,7 +73,7 @@ pub(crate) fn has_property(schema: &JsonObject, name: &str) -> bool {
         .is_some()
 }
 
-/// The schema with a string property for the key, where it does not have one of that name.
+/// Adds a string property for the key to a schema that has no property of that name.
 pub(crate) fn with_key_property(
     mut schema: Arc<JsonObject>,
     name: &str,
@@ -95,7 +95,7 @@ pub(crate) fn with_key_property(
     schema
 }
 
-/// Makes the property that [`with_key_property`] added a required one; none of the author's.
+/// Makes the property that [`with_key_property`] added required. A property of the author's stays as it is.
 pub(crate) fn require_key_property(schema: &mut Arc<JsonObject>, name: &str) {
     let property = schema.get("properties").and_then(|all| all.get(name));
     if property != Some(&contract::key_property()) {

@@ -1,5 +1,4 @@
-//! A tool's call, taken from rmcp's context before the author's extractors run, and given to them after
-//! the claim. Both by moving.
+//! Moves a tool's call out of rmcp's context before the claim, and back for the author's extractors.
 
 use std::fmt;
 
@@ -66,7 +65,7 @@ impl Outcome {
     ///
     /// # Errors
     ///
-    /// None; the type is that of a call whose extractors may fail.
+    /// None. The expansion needs the same type as for a call whose extractors fail.
     pub fn returned(result: impl IntoCallToolResult) -> Result<Self, NotCalled> {
         Ok(Self(Handled::by_author(result.into_call_tool_result())))
     }

@@ -1,5 +1,5 @@
-//! What the expansion of `#[idempotent]` calls. Not part of the public interface: it changes
-//! without notice.
+//! What the expansion of `#[idempotent]` calls. Not part of the public interface; it changes without
+//! notice.
 
 use std::{borrow::Cow, fmt, future::Future, marker::PhantomData, pin::Pin, sync::Arc};
 
@@ -17,7 +17,7 @@ use super::{options, parts::handled};
 use crate::{
     Idempotency,
     call::{
-        ToolCall,
+        ToolCall, contract,
         doubt::VerifyFn,
         provenance::{self, Inside},
         result::{self, Handled},
@@ -33,10 +33,9 @@ pub use super::{
     options::{Mode, ToolOptions},
     parts::{Call, NotCalled, Outcome, Parts},
 };
-use crate::call::contract;
 pub use crate::call::doubt::{InDoubt, IntoVerdict, Verifying};
 
-/// A server that an execution can take along when its caller goes away.
+/// A server that can be cloned into an execution that outlives its caller.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot have `#[idempotent]` tools: it is not `Clone + Send + Sync + 'static`",
     label = "this server cannot be taken along",
@@ -54,10 +53,10 @@ impl<T: Clone + Send + Sync + 'static> Server for T {
     }
 }
 
-/// The author's function at work.
+/// The future of the author's function.
 pub type Running<'c> = Pin<Box<dyn Future<Output = Result<Outcome, NotCalled>> + Send + 'c>>;
 
-/// An answer on its way. Boxed, so that a tool's own future stays small to compile and to move.
+/// The future of an answer. Boxed, so that a tool's own future stays small.
 pub type Answering<'a> =
     Pin<Box<dyn Future<Output = Result<CallToolResponse, ErrorData>> + Send + 'a>>;
 
@@ -73,7 +72,7 @@ pub fn run_in_transaction<'a, S: TransactionStore, T: Server>(
         run::in_transaction(rules, call, move |call, lent| {
             let server = server.detach();
             Box::pin(async move {
-                // Nobody else has the cell, so that the transaction is there.
+                // Nobody else can have borrowed it.
                 let Ok(mut transaction) = lent.borrow() else {
                     unreachable!("the transaction of a call that has just begun is there")
                 };
@@ -131,8 +130,8 @@ where
     F: Future<Output = Reply<Handled>> + Send,
 {
     Box::pin(async move {
-        // What a handler asks of other servers in this process is an upstream's to it, so it is not
-        // to see that a service of ours takes its answer.
+        // To a handler, other servers in this process are upstreams: their answers must not be sealed, so
+        // it does not get the marker.
         let inside = call.context.extensions.remove::<Inside>();
         let tool = idempotency.annotated(options, call.name());
         let reply = match tool.policy {
@@ -161,8 +160,8 @@ where
     })
 }
 
-/// The author's `Parameters<…>`, in the place where rmcp's macro looks for the input schema. It
-/// takes nothing from the call: the author's own is extracted after the claim.
+/// Stands in for the author's `Parameters<…>` where rmcp's macro looks for the input schema. It takes
+/// nothing from the call: the author's own is extracted after the claim.
 pub struct Parameters<T>(PhantomData<fn() -> T>);
 
 impl<S, T> FromContextPart<ToolCallContext<'_, S>> for Parameters<T> {
@@ -177,7 +176,7 @@ impl<T> fmt::Debug for Parameters<T> {
     }
 }
 
-// Everything is delegated: a type with an identity of its own would appear beside the author's.
+// Everything is delegated: with its own schema id, this type would be listed beside the author's.
 impl<T: JsonSchema> JsonSchema for Parameters<T> {
     fn schema_name() -> Cow<'static, str> {
         T::schema_name()
@@ -196,7 +195,7 @@ impl<T: JsonSchema> JsonSchema for Parameters<T> {
     }
 }
 
-/// An answer, in the place where rmcp's macro looks for the output schema.
+/// Stands in for the author's `Json<…>` where rmcp's macro looks for the output schema.
 pub struct Json<T> {
     response: CallToolResponse,
     schema: PhantomData<fn() -> T>,
@@ -228,7 +227,7 @@ impl<T> fmt::Debug for Json<T> {
 ///
 /// # Panics
 ///
-/// The schema is none of an object, as in rmcp's own expansion.
+/// The schema does not describe an object. rmcp's own expansion panics likewise.
 pub fn input_schema<P: JsonSchema + 'static>() -> Arc<JsonObject> {
     schema_for_input::<P>().unwrap_or_else(|error| {
         panic!(
@@ -243,7 +242,7 @@ pub fn empty_input_schema() -> Arc<JsonObject> {
     schema_for_empty_input()
 }
 
-/// The author's input schema, with the key argument where it is not one of the author's own.
+/// The author's input schema, with the key argument added if it lacks it.
 pub fn with_key_argument(options: &ToolOptions) -> Arc<JsonObject> {
     let schema = options
         .input_schema
@@ -255,7 +254,7 @@ pub fn with_key_argument(options: &ToolOptions) -> Arc<JsonObject> {
     options::with_key_property(schema, name, required)
 }
 
-/// The tool's `_meta`: the author's own, and the contract.
+/// The tool's `_meta`: what the author gave, and the contract.
 pub fn meta(options: &ToolOptions, author: Option<MetaObject>) -> MetaObject {
     let mut meta = author.unwrap_or_default();
     meta.insert(wire::CONTRACT.into(), contract::contract(options));

@@ -1,4 +1,4 @@
-//! What a handler in lease mode is given of its attempt.
+//! The running attempt, as a handler in lease mode sees it.
 
 use std::{fmt, future::Future, sync::Arc};
 
@@ -12,8 +12,7 @@ use rmcp::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{provenance, tx::Tx, unprotected::Free};
-use crate::call::refusal;
+use super::{provenance, refusal, tx::Tx, unprotected::Unleased};
 
 tokio::task_local! {
     /// The attempt of the call that this task runs.
@@ -22,12 +21,12 @@ tokio::task_local! {
 
 /// The running attempt at a tool call in lease mode: a handler without `&mut` transaction under
 /// [`#[idempotent]`](macro@crate::idempotent), or under a
-/// [`Rule::lease`](crate::layer::Rule::lease) of the layer. A handler takes it as a parameter; one
-/// that has no such place (an `AsyncTool`) takes it with [`Attempt::current`].
+/// [`Rule::lease`](crate::layer::Rule::lease) of the layer. A handler takes it as a parameter. A tool
+/// without extractors (an `AsyncTool`) calls [`Attempt::current`].
 ///
-/// While the handler runs its lease is renewed. When the lease is lost all the same (the database was
-/// away for longer than the lease, the process was paused, an operator resolved the record), the
-/// call's `CancellationToken` fires and what the handler returns is not recorded.
+/// The lease is renewed while the handler runs. If it is lost all the same (the database was away for
+/// longer than the lease, the process was paused, an operator resolved the record), the call's
+/// `CancellationToken` fires and the handler's result is not recorded.
 ///
 /// ```
 /// use mcp_idempotent_tower::{Attempt, Idempotency, MemoryStore, NotExecuted, idempotent};
@@ -59,8 +58,8 @@ pub struct Attempt(Kind);
 #[derive(Clone)]
 enum Kind {
     Leased(LeaseHandle),
-    /// In a call that nothing protects.
-    Free(Arc<Free>),
+    /// In an unprotected call.
+    Unleased(Arc<Unleased>),
 }
 
 impl Attempt {
@@ -68,43 +67,42 @@ impl Attempt {
         Self(Kind::Leased(handle))
     }
 
-    pub(super) const fn free(free: Arc<Free>) -> Self {
-        Self(Kind::Free(free))
+    pub(super) const fn unleased(unleased: Arc<Unleased>) -> Self {
+        Self(Kind::Unleased(unleased))
     }
 
-    /// The attempt of the call that this task runs, for tools that are given no context.
+    /// The attempt of the call that this task runs, for tools without extractors.
     ///
     /// # Errors
     ///
-    /// As for the extractor: there is none. Nothing was changed.
+    /// The tool does not run in lease mode. Nothing was changed.
     pub fn current() -> Result<Self, ErrorData> {
         CURRENT.try_with(Self::clone).map_err(|_| none_running())
     }
 
-    /// A key for a call to another system, for instance in the header `Idempotency-Key` of a payment
-    /// API: the same for every attempt at this call, another one for each `step`. A handler with one
-    /// outside call can name the step as it likes, and must not change the name while calls are under
-    /// way.
+    /// A key to send to another system, for instance in the header `Idempotency-Key` of a payment API. It
+    /// is the same for every attempt at this call, and different for each `step`. The name of a step is up
+    /// to you, but must not change while calls are in progress or in doubt.
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> DownstreamKey {
         match &self.0 {
             Kind::Leased(handle) => handle.downstream_key(step),
-            Kind::Free(free) => free.downstream_key(step),
+            Kind::Unleased(unleased) => unleased.downstream_key(step),
         }
     }
 
-    /// Asks the store, now, whether this attempt still has its lease, and renews it. To be called
-    /// right before the outside call. It narrows the gap and does not close it: only the downstream
-    /// key stops what reaches the other side later.
+    /// Asks the store whether this attempt still has its lease, and renews it. Call it right before the
+    /// outside call. This narrows the gap but does not close it: the lease may still be lost before the
+    /// request reaches the other side, and only the downstream key helps there.
     ///
-    /// Ask before [`begin`](Self::begin), not after it: it takes a connection beside the
+    /// Call it before [`begin`](Self::begin), not after: it needs a second connection beside the
     /// transaction's, and a transaction above READ COMMITTED cannot complete a lease that was renewed
-    /// since its first statement.
+    /// after its first statement.
     ///
     /// # Errors
     ///
-    /// The lease is lost, or the store could not say. Do not make the outside call. Where it is the
-    /// only one and was not made, mark the error with [`NotExecuted`](crate::NotExecuted).
+    /// The lease is lost, or the store could not be asked. Do not make the outside call. If the handler
+    /// has made none so far, mark the error with [`NotExecuted`](crate::NotExecuted).
     pub async fn ensure_current(&self) -> Result<(), ErrorData> {
         let Kind::Leased(handle) = &self.0 else {
             return Ok(());
@@ -134,20 +132,20 @@ impl Attempt {
         })
     }
 
-    /// Opens the attempt's transaction, for a tool that acts outside first and writes then: what is
-    /// written through it commits together with the result when the handler returns one, if the
-    /// attempt still has its lease, and is rolled back otherwise. There is one for each attempt. Begin
-    /// it after the outside call, so that no connection is held while the other side takes its time,
-    /// and the store's limit on transactions does not stop the handler. Write through `&mut *tx`.
+    /// Opens the attempt's transaction, for a tool that acts outside first and writes afterwards. If the
+    /// handler returns a result while the attempt still has its lease, its writes commit together with
+    /// that result; otherwise they are rolled back. Each attempt has one transaction. Begin it after the
+    /// outside call, so that no connection is held during that call and the store's limit on transactions
+    /// does not stop the handler. Write through `&mut *tx`.
     ///
     /// # Errors
     ///
-    /// The lease is lost or of another store, the transaction was begun before, or the store failed.
-    /// Nothing was written; the outside call may have been made.
+    /// The lease is lost or belongs to another store, the transaction has been begun already, or the store
+    /// failed. Nothing was written; the outside call may have been made.
     pub async fn begin<S: TransactionStore>(&self) -> Result<Tx<S>, ErrorData> {
         let begun = match &self.0 {
             Kind::Leased(handle) => handle.begin().await,
-            Kind::Free(free) => free.begin().await,
+            Kind::Unleased(unleased) => unleased.begin().await,
         };
         begun.map(Tx::of).map_err(|error| {
             tracing::error!(
@@ -168,41 +166,41 @@ impl Attempt {
         })
     }
 
-    /// Ends when the lease is lost while the attempt runs, and never otherwise.
+    /// Completes when the lease is lost while the attempt runs, and never otherwise.
     pub async fn lost(&self) {
         match &self.0 {
             Kind::Leased(handle) => handle.lost().await,
-            Kind::Free(_) => std::future::pending().await,
+            Kind::Unleased(_) => std::future::pending().await,
         }
     }
 
-    /// Whether the lease is known to be lost. The store may know better:
-    /// [`ensure_current`](Self::ensure_current).
+    /// Whether the lease is known to be lost, without asking the store
+    /// ([`ensure_current`](Self::ensure_current) does).
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(&self.0, Kind::Leased(handle) if handle.is_lost())
     }
 
-    /// Which attempt at this call it is; the first is 1.
+    /// Which attempt this is; the first is 1.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         match &self.0 {
             Kind::Leased(handle) => handle.attempts(),
-            Kind::Free(_) => 1,
+            Kind::Unleased(_) => 1,
         }
     }
 
-    /// The fencing token: it grows with each attempt, and is never used twice in a store. A system
-    /// that can compare it can refuse a late attempt. `None` in a call that nothing protects.
+    /// The fencing token. It grows with each attempt, and a store never uses one twice, so a system that
+    /// compares tokens can refuse a late attempt. `None` in an unprotected call.
     #[must_use]
     pub fn token(&self) -> Option<i64> {
         match &self.0 {
             Kind::Leased(handle) => Some(handle.token()),
-            Kind::Free(_) => None,
+            Kind::Unleased(_) => None,
         }
     }
 
-    /// Runs the handler as this attempt, and fires its token when the lease is lost.
+    /// Runs the handler as this attempt, and fires its cancellation token when the lease is lost.
     pub(crate) async fn during<F: Future>(self, ct: CancellationToken, handler: F) -> F::Output {
         let attempt = self.clone();
         let handler = CURRENT.scope(self, handler);
@@ -247,7 +245,7 @@ fn none_running() -> ErrorData {
     ))
 }
 
-/// A refusal that a handler may pass on as ours.
+/// A refusal of ours that a handler may return.
 fn refused(refusal: &Refusal) -> ErrorData {
     provenance::sealed(refusal::error_data(refusal))
 }

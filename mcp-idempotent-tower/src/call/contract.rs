@@ -1,9 +1,9 @@
-//! What a tool's definition, and the server's capability, say of its calls.
+//! What a tool's definition and the server's capability tell a client.
 
 use std::time::Duration;
 
-use mcp_idempotent_core::{KeyRequirement, OnDoubt, Policy, PolicyOverride, Wait};
-use rmcp::model::JsonObject;
+use mcp_idempotent_core::{KeyRequirement, OnDoubt, OnError, Policy, PolicyOverride, Wait};
+use rmcp::model::{JsonObject, Tool};
 use serde_json::{Map, Value, json};
 
 use super::refusal::millis;
@@ -27,8 +27,8 @@ const IN_DOUBT_RETENTION: &str = "inDoubtRetentionMs";
 const TRANSACTION: &str = "transaction";
 const LEASE_MODE: &str = "lease";
 
-/// What the attribute says of a tool. What it leaves to the server's policy is not listed: the
-/// tool's definition is made without the server. [`complete`] adds it.
+/// The contract of an annotated tool. What the attribute leaves to the server's policy is missing, as
+/// the definition is made without the server; [`complete`] adds it.
 pub(crate) fn contract(options: &ToolOptions) -> Value {
     let mut contract = Map::new();
     let mode = match options.mode {
@@ -58,21 +58,40 @@ pub(crate) fn contract(options: &ToolOptions) -> Value {
             contract.insert(name.into(), millis(duration));
         }
     }
-    if let Some(on_doubt) = policy.on_doubt.and_then(in_doubt) {
-        contract.insert(ON_DOUBT.into(), on_doubt.into());
+    if let Some(on_doubt) = policy.on_doubt {
+        contract.insert(ON_DOUBT.into(), in_doubt(on_doubt).into());
     }
     Value::Object(contract)
 }
 
-/// What the layer says of a tool: all of it is known.
+/// The contract of a tool behind the layer, which knows the whole policy.
 pub(crate) fn contract_of(policy: &Policy, mode: &'static str) -> Value {
     let mut contract = json!({ MODE: mode });
     complete(&mut contract, policy);
     contract
 }
 
-/// What a contract says of a tool's policy, read back.
-pub(crate) fn read_contract(contract: &Value) -> PolicyOverride {
+/// The options of an annotated tool, as far as its contract says them; `None` where the definition
+/// has no contract.
+pub(crate) fn options_of(tool: &Tool) -> Option<ToolOptions> {
+    let contract = tool.meta.as_ref()?.get(wire::CONTRACT)?;
+    let is_transaction = contract.get(MODE).is_some_and(|mode| mode == TRANSACTION);
+    let mut policy = policy_in(contract);
+    let mode = if is_transaction {
+        Mode::Transaction
+    } else {
+        // A contract does not say which, and the macro takes no other.
+        policy.on_error = Some(OnError::InDoubt);
+        Mode::Lease
+    };
+    Some(ToolOptions {
+        mode,
+        policy,
+        ..ToolOptions::LEASE
+    })
+}
+
+fn policy_in(contract: &Value) -> PolicyOverride {
     let text = |name| contract.get(name).and_then(Value::as_str);
     let duration = |name| {
         let millis = contract.get(name).and_then(Value::as_u64);
@@ -92,6 +111,7 @@ pub(crate) fn read_contract(contract: &Value) -> PolicyOverride {
             pointers.map(|pointer| pointer.to_owned().into()).collect()
         }),
         on_doubt: match text(ON_DOUBT) {
+            Some(FAIL) => Some(OnDoubt::Fail),
             Some(RERUN) => Some(OnDoubt::Rerun),
             Some(VERIFY) => Some(OnDoubt::Verify),
             _ => None,
@@ -105,16 +125,7 @@ pub(crate) fn read_contract(contract: &Value) -> PolicyOverride {
     }
 }
 
-/// The mode that a contract says.
-pub(crate) fn mode_of(contract: &Value) -> Option<Mode> {
-    match contract.get(MODE).and_then(Value::as_str) {
-        Some(TRANSACTION) => Some(Mode::Transaction),
-        Some(LEASE_MODE) => Some(Mode::Lease),
-        _ => None,
-    }
-}
-
-/// Adds to a contract what it does not say of the policy that is in force.
+/// Adds the members that a contract lacks, from the policy in force.
 pub(crate) fn complete(contract: &mut Value, policy: &Policy) {
     let Value::Object(contract) = contract else {
         return;
@@ -132,23 +143,23 @@ pub(crate) fn complete(contract: &mut Value, policy: &Policy) {
         say(IGNORED, ignored.into());
     }
     say(RETENTION, millis(policy.retention));
-    if is_lease && let Some(on_doubt) = in_doubt(policy.on_doubt) {
-        say(ON_DOUBT, on_doubt.into());
+    if is_lease && policy.on_doubt != OnDoubt::Fail {
+        say(ON_DOUBT, in_doubt(policy.on_doubt).into());
     }
     if policy.key == KeyRequirement::Derived {
         say(WINDOW, millis(policy.window));
     }
 }
 
+const FAIL: &str = "fail";
 const RERUN: &str = "rerun";
 const VERIFY: &str = "verify";
 
-/// What becomes of a call in doubt, where it does not wait for an operator.
-fn in_doubt(on_doubt: OnDoubt) -> Option<&'static str> {
+fn in_doubt(on_doubt: OnDoubt) -> &'static str {
     match on_doubt {
-        OnDoubt::Rerun => Some(RERUN),
-        OnDoubt::Verify => Some(VERIFY),
-        _ => None,
+        OnDoubt::Rerun => RERUN,
+        OnDoubt::Verify => VERIFY,
+        _ => FAIL,
     }
 }
 
@@ -164,7 +175,7 @@ fn requirement(key: KeyRequirement) -> &'static str {
     }
 }
 
-/// What the server says in `capabilities.extensions`.
+/// The server's entry in `capabilities.extensions`.
 pub(crate) fn capability(policy: &Policy) -> JsonObject {
     let mut capability = Map::new();
     capability.insert(RETENTION.into(), millis(policy.retention));
@@ -183,7 +194,7 @@ pub(crate) fn capability(policy: &Policy) -> JsonObject {
     capability
 }
 
-/// The key argument in a tool's input schema, in words for a model.
+/// The key argument in a tool's input schema, described for a model.
 pub(crate) fn key_property() -> Value {
     json!({
         "type": "string",

@@ -1,4 +1,4 @@
-//! Tools' definitions, asked for once.
+//! Tool definitions, looked up once.
 
 use std::{
     borrow::Cow,
@@ -16,11 +16,11 @@ use rmcp::{
 
 /// Where tool definitions come from.
 pub(crate) trait Definitions: Send + Sync {
-    /// One that was looked up before.
+    /// A definition that has been looked up already.
     fn cached(&self, name: &str) -> Option<Arc<Tool>>;
 
-    /// Whether the services around the handler still have the one that calls it, rather than one
-    /// of somebody else's in its place.
+    /// Whether the stack still ends in the service that calls the handler, rather than in another service
+    /// in its place.
     fn are_of_a_handler_below(&self) -> bool;
 
     /// Asks the handler.
@@ -42,15 +42,14 @@ pub(crate) async fn definition(
     }
 }
 
-/// How many definitions are kept. A server with more of them, or with another one for each caller,
-/// is asked each time.
+/// How many definitions are kept. Beyond that, the server is asked each time.
 const MOST_CACHED: usize = 4096;
 
 /// How many pages of `tools/list` a look-up reads.
 const MOST_PAGES: usize = 100;
 
-/// A handler, shared by the service that calls it and the server that delegates to it, with its
-/// tools' definitions.
+/// A handler with the definitions of its tools, shared by the service that calls it and the server that
+/// delegates to it.
 pub(crate) struct SharedHandler<H> {
     pub(crate) handler: H,
     tools: RwLock<HashMap<Cow<'static, str>, Arc<Tool>>>,
@@ -67,7 +66,7 @@ impl<H> SharedHandler<H> {
         }
     }
 
-    /// A list that passes by replaces the definitions that changed.
+    /// Replaces the definitions that have changed since they were kept.
     pub(crate) fn refresh(&self, listed: &[Tool]) {
         let changed = |tool: &&Tool| {
             self.cached(&tool.name)

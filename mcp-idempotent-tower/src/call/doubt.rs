@@ -1,4 +1,4 @@
-//! Calls in doubt, and the author's function that finds out about them.
+//! Calls in doubt, and the author's function that finds out what became of them.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -13,8 +13,8 @@ use super::{
     run::Rules,
 };
 
-/// A call in doubt: an attempt at it ended without telling whether it acted. What it asked is what
-/// the attempt was asked, but for the arguments that take no part in identity.
+/// A call in doubt: an earlier attempt ended without telling whether it acted. Tool and arguments are
+/// those of that attempt, except for ignored arguments, which may differ.
 pub struct InDoubt<'a> {
     doubt: &'a core::InDoubtCall,
     tool: &'a str,
@@ -42,14 +42,14 @@ impl InDoubt<'_> {
         serde_json::from_value(Value::Object(arguments))
     }
 
-    /// The key that the attempts before passed on for this step
+    /// The key that earlier attempts sent for this step
     /// ([`Attempt::downstream_key`](crate::Attempt::downstream_key)).
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> DownstreamKey {
         self.doubt.downstream_key(step)
     }
 
-    /// How many attempts there were.
+    /// How many attempts there have been.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.doubt.attempts()
@@ -67,14 +67,14 @@ impl fmt::Debug for InDoubt<'_> {
 
 /// What the author's function found out about a call in doubt.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "the three findings there are")]
+#[expect(clippy::exhaustive_enums, reason = "there are these three")]
 pub enum Verdict {
-    /// It took effect, and this is its result: it is recorded, and given to the caller as a replay.
-    /// [`Verdict::committed`] makes it from whatever a tool may return.
+    /// It took effect, with this result. The result is recorded, and the caller gets it as a replay.
+    /// [`Verdict::committed`] makes this from anything that a tool can return.
     Committed(Box<ToolResult>),
-    /// It took no effect, and will take none: the tool runs now.
+    /// It took no effect and will take none, so the tool runs now.
     NotCommitted,
-    /// Not known yet: the tool does not run, and a retry asks again.
+    /// Not known yet. The tool does not run, and a retry asks again.
     Unknown,
 }
 
@@ -112,14 +112,14 @@ impl Verdict {
     }
 }
 
-/// What a verifying function may return.
+/// What a verifying function can return.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what became of a call in doubt",
     label = "expected `Verdict`, or a `Result` of one",
     note = "return `Verdict::committed(result)`, `Verdict::NotCommitted` or `Verdict::Unknown`; an error says that it is not known"
 )]
 pub trait IntoVerdict {
-    /// The finding. An error is logged, and says nothing of the call.
+    /// The verdict. An error is logged and counts as [`Verdict::Unknown`].
     fn into_verdict(self) -> Verdict;
 }
 
@@ -138,13 +138,13 @@ impl<E: fmt::Display> IntoVerdict for Result<Verdict, E> {
     }
 }
 
-/// A verdict on its way.
+/// The future of a verdict.
 pub type Verifying<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
 
 /// The author's function for calls in doubt.
 pub(crate) type VerifyFn = Arc<dyn for<'a> Fn(InDoubt<'a>) -> Verifying<'a> + Send + Sync>;
 
-/// The author's function, at hand for one call.
+/// The author's function, with the call to ask about.
 pub(crate) struct VerifyCall<'a> {
     verify: &'a VerifyFn,
     tool: &'a str,

@@ -1,16 +1,17 @@
 //! The only reader of idempotency keys.
 //!
-//! A key stands in one of these places, which are looked at in this order; two that disagree are
-//! refused.
+//! A key is in one of these places, read in this order. Two different keys are refused.
 //!
 //! 1. `_meta["idempotency-key"]`
 //! 2. `_meta["io.github.mcp-idempotent/idempotency-key"]`
-//! 3. the argument that the tool's policy names. `null` there is no key: it is often an optional
-//!    field that a model fills with null.
+//! 3. the argument that the tool's policy names. `null` there means no key: models often fill an
+//!    optional field with null.
 //!
 //! (`params.idempotencyKey` is moved to the first by [`http`](crate::http).)
 
-use mcp_idempotent_core::{Action, CommitOutcome, ErrorKind, IdempotencyKey, InvalidKey, Refusal};
+use mcp_idempotent_core::{
+    Action, CommitOutcome, ErrorKind, IdempotencyKey, InvalidKey, Policy, Refusal,
+};
 use rmcp::model::JsonObject;
 use serde_json::Value;
 
@@ -25,7 +26,7 @@ pub(crate) struct Places<'a, 'p> {
     pub(crate) argument: Option<&'p str>,
 }
 
-/// Why there is no telling which key a call carries.
+/// Why a call's key could not be read.
 #[derive(Debug)]
 pub(crate) enum Unreadable {
     Invalid(InvalidKey),
@@ -33,8 +34,20 @@ pub(crate) enum Unreadable {
     Contradiction,
 }
 
-impl<'a> Places<'a, '_> {
-    /// What stands where a key belongs, of whatever form.
+impl<'a, 'p> Places<'a, 'p> {
+    pub(crate) fn of(
+        meta: &'a JsonObject,
+        arguments: Option<&'a JsonObject>,
+        policy: &'p Policy,
+    ) -> Self {
+        Self {
+            meta: Some(meta),
+            arguments,
+            argument: policy.key_argument.as_deref(),
+        }
+    }
+
+    /// The values in the places for a key, valid or not.
     pub(crate) fn values(self) -> impl Iterator<Item = &'a Value> + use<'a> {
         let meta = |name| self.meta.and_then(|meta| meta.get(name));
         let argument = self
@@ -53,7 +66,7 @@ impl<'a> Places<'a, '_> {
     }
 }
 
-/// The key that all of `values` are.
+/// The one key that `values` hold, or none.
 pub(crate) fn read<'a>(
     values: impl Iterator<Item = &'a Value>,
 ) -> Result<Option<IdempotencyKey>, Unreadable> {
@@ -72,7 +85,7 @@ pub(crate) fn read<'a>(
         .map_err(Unreadable::Invalid)
 }
 
-/// As [`Value::pointer`], on an object that is not a [`Value`] of its own.
+/// Like [`Value::pointer`], for an object that is not wrapped in a [`Value`].
 fn at_pointer<'a>(arguments: &'a JsonObject, pointer: &str) -> Option<&'a Value> {
     let rest = pointer.strip_prefix('/')?;
     let (first, rest) = match rest.find('/') {
@@ -90,7 +103,7 @@ impl From<Unreadable> for Refusal {
                 Action::UseNewKey,
                 format!("The call was not executed: {error}."),
             ),
-            // One of the two may be spent already, so a third one could run the call twice.
+            // One of the two may have been used already, so with a third the call could run twice.
             Unreadable::Contradiction => (
                 Action::RetrySameKey,
                 "The call was not executed: it carries two different idempotency keys. Send one: \

@@ -1,10 +1,11 @@
-//! The one way of a call, whichever door it came through: [`key`] reads its key, [`run`] runs it once,
-//! [`result`] answers it.
+//! What every call goes through, whether it came by the attribute or the layer: [`key`] reads its key,
+//! [`identity`] says which call it is, [`run`] runs it once, and [`result`] answers it.
 
 pub(crate) mod attempt;
 pub(crate) mod contract;
 pub(crate) mod definition;
 pub(crate) mod doubt;
+pub(crate) mod identity;
 pub(crate) mod key;
 pub(crate) mod not_executed;
 pub(crate) mod observed;
@@ -35,7 +36,7 @@ use self::{
     scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
 };
 
-/// A call as a door received it: what the way of a call needs to know of it.
+/// A call as the attribute or the layer received it.
 pub(crate) trait Incoming: Send + Sync + 'static {
     fn tool(&self) -> &str;
 
@@ -46,7 +47,7 @@ pub(crate) trait Incoming: Send + Sync + 'static {
     /// Which round of a multi round-trip call it is.
     fn round(&self) -> Round;
 
-    /// Takes an argument away that is not the tool's own.
+    /// Removes the key argument that was added to the tool's schema.
     fn remove_argument(&mut self, name: &str);
 
     /// Whose call it is.
@@ -64,20 +65,20 @@ pub(crate) trait Incoming: Send + Sync + 'static {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ToolCall {
-    /// Name, arguments, and what a further round carries. `meta` is empty: rmcp has moved it to
+    /// The name, the arguments, and what a further round carries. `meta` is empty: rmcp has moved it to
     /// [`RequestContext::meta`].
     pub params: CallToolRequestParams,
     /// The request: `_meta`, extensions (over HTTP the [`http::request::Parts`]), cancellation,
     /// and the peer.
     pub context: RequestContext<RoleServer>,
     definitions: Option<Arc<dyn Definitions>>,
-    /// A layer above has it in hand.
+    /// A layer above deduplicates it.
     is_protected: bool,
     observed: Option<Observed>,
 }
 
 impl ToolCall {
-    /// A call that knows no tool definitions, for tests of a service.
+    /// A call without tool definitions, for tests of a service.
     #[must_use]
     pub const fn new(params: CallToolRequestParams, context: RequestContext<RoleServer>) -> Self {
         Self {
@@ -101,7 +102,7 @@ impl ToolCall {
         }
     }
 
-    /// Takes a call out of the context of a tool of rmcp's router, by moving.
+    /// Moves a call out of the context that rmcp's router gives a tool.
     pub(crate) fn take<S>(context: &mut ToolCallContext<'_, S>) -> Self {
         let mut params = CallToolRequestParams::new(mem::take(&mut context.name));
         params.arguments = context.arguments.take();
@@ -118,14 +119,14 @@ impl ToolCall {
         &self.params.name
     }
 
-    /// The tool's definition. The handler is asked once for each name: by `get_tool`, and where it
-    /// does not implement that, by `tools/list`. `None` where neither has the name.
+    /// The tool's definition. The handler is asked once for each name, through `get_tool`, or through
+    /// `tools/list` if it does not implement that. `None` if neither has the name.
     pub async fn tool(&self) -> Option<Arc<Tool>> {
         let definitions = self.definitions.as_ref()?;
         definition::definition(&**definitions, &self.params.name, &self.context).await
     }
 
-    /// The tool's definition where it was looked up before.
+    /// The tool's definition, if it has been looked up already.
     pub(crate) fn known_tool(&self) -> Option<Arc<Tool>> {
         self.definitions.as_ref()?.cached(&self.params.name)
     }
@@ -142,12 +143,12 @@ impl ToolCall {
         self
     }
 
-    /// What its handler is seen by.
+    /// Counts how often its handler is entered.
     pub(crate) const fn observed(&self) -> Option<&Observed> {
         self.observed.as_ref()
     }
 
-    /// What a service that sends it down may conclude from what happened to it.
+    /// What a service that passes the call down may conclude from what was seen of it.
     pub(crate) fn observation(&self) -> Observation {
         let definitions = self.definitions.as_ref();
         Observation {
@@ -156,8 +157,8 @@ impl ToolCall {
         }
     }
 
-    /// Runs its handler as this attempt: the handler can ask for it, and its token fires when the
-    /// lease is lost too.
+    /// Runs its handler as this attempt. The handler can take the attempt, and its cancellation token
+    /// also fires when the lease is lost.
     pub(crate) fn attended<F>(
         mut self,
         attempt: Attempt,

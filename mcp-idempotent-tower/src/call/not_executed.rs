@@ -1,4 +1,4 @@
-//! An error that proves that nothing happened.
+//! Errors that prove that nothing happened.
 
 use rmcp::ErrorData;
 use serde_json::{Value, json};
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::provenance::seal_of;
 use crate::wire;
 
-/// Marks an error that proves that the handler did nothing: the outside call was never sent, or
-/// was refused before it could act. In lease mode it frees the key, whatever `on_error` says.
+/// Marks an error as proof that the handler did nothing: the outside call was never sent, or was refused
+/// before it could act. In lease mode such an error frees the key, whatever `on_error` says.
 ///
 /// ```
 /// # use mcp_idempotent_tower::NotExecuted;
@@ -25,9 +25,9 @@ use crate::wire;
 pub struct NotExecuted;
 
 impl NotExecuted {
-    /// Marks `error`, as the last thing that is done to it: a mark is good for the `data` that it
-    /// was made on, and in this process. So an error of another server frees nothing, whatever it
-    /// carries. The mark is kept in `data`, and removed before the error is sent.
+    /// Marks `error`. Do not change it afterwards: the mark is only valid for the `data` that the error
+    /// has now, and only in this process, so an error from another server cannot free a key. The mark is
+    /// kept in `data` and removed before the error is sent.
     #[must_use]
     pub fn mark(mut error: ErrorData) -> ErrorData {
         Self::mark_in_place(&mut error);
@@ -40,7 +40,7 @@ impl NotExecuted {
         error.data = Some(json!({ wire::NOT_EXECUTED: { "seal": seal, "data": data } }));
     }
 
-    /// Removes the mark, and answers whether there was one.
+    /// Removes the mark, and says whether there was one.
     pub(crate) fn unmark(error: &mut ErrorData) -> bool {
         let Some(Value::Object(data)) = &mut error.data else {
             return false;

@@ -1,41 +1,42 @@
-//! What we see of one call ourselves, whatever a handler or a service says of it.
+//! Whether a call's handler was entered, as we saw it ourselves: what handlers and services say does not
+//! count.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
-/// How often the author's handler was entered in one execution of a call, and did not prove then
-/// that it had done nothing. Shared by all clones of a [`ToolCall`](crate::ToolCall): a retry layer
-/// sends clones down.
+/// How often the author's handler was entered in one execution of a call, without proving that it did
+/// nothing. All clones of a [`ToolCall`](crate::ToolCall) share it, because a retry layer passes clones
+/// down.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed(Arc<Execution>);
 
 #[derive(Debug, Default)]
 struct Execution {
     entered: AtomicUsize,
-    /// The call that it is an execution of: a layer may execute one call several times.
+    /// The call that is executed: a layer may execute one call several times.
     of: Option<Observed>,
 }
 
-/// Nothing has happened, that has been acted on, and so the handler must not be entered any more.
+/// The handler was not entered and the key is being freed, so it must not be entered any more.
 const CLOSED: usize = usize::MAX;
 
 impl Observed {
-    /// One execution of the call that `of` observes.
+    /// An execution of the call that `of` observes.
     pub(crate) fn execution(of: Option<Self>) -> Self {
         let entered = AtomicUsize::new(0);
         Self(Arc::new(Execution { entered, of }))
     }
 
-    /// To be asked right before the handler is called, which it must not be on `false`.
+    /// Must be called right before the handler is. On `false` the handler must not be called.
     pub(crate) fn enter(&self) -> bool {
         let next = |entered: usize| (entered != CLOSED).then(|| entered + 1);
         let is_open = self.0.entered.fetch_update(SeqCst, SeqCst, next).is_ok();
         is_open && self.0.of.as_ref().is_none_or(Self::enter)
     }
 
-    /// A handler that was entered has proved that it did nothing.
+    /// Takes an entry back: the handler has proved that it did nothing.
     pub(crate) fn did_nothing(&self) {
         self.0.entered.fetch_sub(1, SeqCst);
         if let Some(of) = &self.0.of {
@@ -47,33 +48,33 @@ impl Observed {
         matches!(self.0.entered.load(SeqCst), 0 | CLOSED)
     }
 
-    /// Whether nothing has happened. If so, nothing will.
+    /// Whether the handler was not entered. If so, it cannot be entered any more.
     pub(crate) fn close(&self) -> bool {
         let closed = self.0.entered.compare_exchange(0, CLOSED, SeqCst, SeqCst);
         matches!(closed, Ok(_) | Err(CLOSED))
     }
 }
 
-/// What one service may conclude of a call that it sends down.
+/// What a service may conclude about a call that it passed down.
 #[derive(Debug)]
 pub(crate) struct Observation {
     pub(crate) seen: Option<Observed>,
-    /// Whether the stack ends in a handler at whose door we watch.
+    /// Whether the stack ends in a handler whose entries are counted.
     pub(crate) ends_in_handler: bool,
 }
 
 impl Observation {
-    /// Whether the author's code did nothing so far.
+    /// Whether the author's code has done nothing so far.
     pub(crate) fn shows_nothing(&self) -> bool {
         self.ends_in_handler && self.seen.as_ref().is_some_and(Observed::is_untouched)
     }
 
-    /// Whether the author's code did nothing, and will not: for the layer that executes the call.
+    /// Whether the author's code has done nothing and never will. For the layer that executes the call.
     pub(crate) fn proves_nothing_ran(&self) -> bool {
         self.ends_in_handler && self.seen.as_ref().is_some_and(Observed::close)
     }
 
-    /// Whether more happened than the one attempt that says that it did nothing.
+    /// Whether the handler was entered again, beside the one run that says that it did nothing.
     pub(crate) fn has_seen_more(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| !seen.close())
     }

@@ -1,11 +1,11 @@
-//! Whose an answer is.
+//! Which server an answer comes from.
 //!
-//! A handler may pass on what another server said, in the names that are ours. So what a handler
-//! returns is [settled](settle) before anything is believed, recorded or sent: what carries our
-//! names is kept where it was made in this process, and is marked as the upstream's otherwise.
+//! A handler may pass on the answer of another server that also uses our names. So a handler's answer is
+//! [settled](settle) before it is believed, recorded or sent: members with our names are kept if this
+//! process made them, and are marked as the upstream's otherwise.
 //!
-//! What we give into a handler's hands carries a seal: a hash, under a key that each process draws
-//! anew, of what is sealed. It is removed where the handler's answer is settled.
+//! An answer of ours that a handler gets to see carries a seal: a hash of its contents, under a random key
+//! of this process. The seal is removed when the handler's answer is settled.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -18,24 +18,23 @@ use rmcp::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{not_executed::NotExecuted, result::ToolResult};
-use crate::call::refusal;
+use super::{not_executed::NotExecuted, refusal, result::ToolResult};
 use crate::wire;
 
-/// In a request's extensions: a service of ours takes the answer and settles it, so an answer of
-/// ours has to be sealed.
+/// In a request's extensions: a service of ours further out will settle the answer, so an answer of ours
+/// has to be sealed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inside;
 
-/// A seal of `value`. Whoever sees one can show it for the same value only.
+/// A seal for `value`. It is worthless for any other value.
 pub(crate) fn seal_of(purpose: &str, value: &Value) -> Value {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     format!("{:016x}", KEY.hash_one((purpose, value.to_string()))).into()
 }
 
-/// What a refusal says: the rest of its `data` may be anything.
+/// The sealed members of a refusal's `data`.
 const DATA: [&str; 4] = ["type", "outcome", "action", "retryAfterMs"];
-/// What an answer of ours has in `_meta`.
+/// The sealed members of an answer's `_meta`.
 const META: [&str; 2] = [wire::REPLAYED, wire::REFUSAL];
 
 fn seal_of_members(members: &[&str], of: &Map<String, Value>) -> Value {
@@ -43,7 +42,7 @@ fn seal_of_members(members: &[&str], of: &Map<String, Value>) -> Value {
     seal_of("answer", &json!(values))
 }
 
-/// An error of ours that a handler is given, and may return.
+/// Seals an error of ours that is given to a handler, which may return it.
 pub(crate) fn sealed(mut error: ErrorData) -> ErrorData {
     if let Some(Value::Object(data)) = &mut error.data {
         data.insert(wire::SEAL.into(), seal_of_members(&DATA, data));
@@ -51,12 +50,12 @@ pub(crate) fn sealed(mut error: ErrorData) -> ErrorData {
     error
 }
 
-/// Seals an answer of ours that is on its way to a service of ours, by way of a handler.
+/// Seals an answer of ours that reaches another service of ours through a handler.
 pub(crate) fn seal(result: ToolResult) -> ToolResult {
     let mut response = match result {
         Ok(response) => response,
         Err(mut error) => {
-            // The mark has a seal of its own; what it was made on may be a refusal.
+            // The mark has its own seal; the error under it may be a refusal.
             let is_not_executed = NotExecuted::unmark(&mut error);
             if is_ours(error.data.as_ref()) {
                 error = sealed(error);
@@ -76,16 +75,15 @@ pub(crate) fn seal(result: ToolResult) -> ToolResult {
     Ok(response)
 }
 
-/// What was found in an answer.
+/// What [`settle`] found in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// It is marked as [`NotExecuted`], and still is.
+    /// It is marked as [`NotExecuted`]; the mark is still there.
     NotExecuted,
     Other,
 }
 
-/// Of what an author's code returned, keeps what was made in this process, and marks as the
-/// upstream's what has our names all the same.
+/// Marks members with our names as the upstream's, unless this process made them.
 pub(crate) fn settle(result: &mut ToolResult) -> Settled {
     match result {
         Ok(response) => {
@@ -149,7 +147,7 @@ fn settle_data(data: &mut Option<Value>) {
     }
 }
 
-/// Whether the `data` of an error has our names.
+/// Whether an error's `data` uses our names.
 fn is_ours(data: Option<&Value>) -> bool {
     let Some(Value::Object(data)) = data else {
         return false;

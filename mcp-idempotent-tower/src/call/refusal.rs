@@ -1,8 +1,10 @@
-//! What a client is told in place of a result, in the forms that go over the wire.
+//! What a client is told instead of a result, in the forms that go over the wire.
 
 use std::time::Duration;
 
-use mcp_idempotent_core::{Action, CommitOutcome, Refusal, Timestamp};
+use mcp_idempotent_core::{
+    Action, CommitOutcome, ErrorKind, Interrupted, Policy, Refusal, Timestamp,
+};
 use rmcp::{
     ErrorData,
     model::{CallToolResult, ContentBlock, ErrorCode, MetaObject},
@@ -49,18 +51,113 @@ pub fn error_result(refusal: &Refusal) -> CallToolResult {
     result
 }
 
-/// Marks a result as not made by this call.
+/// Marks a result as a replay.
 pub(crate) fn mark_replayed(meta: &mut Option<MetaObject>, at: Timestamp) {
     meta.get_or_insert_with(MetaObject::default)
         .insert(wire::REPLAYED.into(), json!({ "at": at.to_string() }));
 }
 
-/// What a replay says to a model, where that is asked for.
+/// The content block that tells a model about a replay, if the server asks for it.
 pub(crate) fn replay_notice(at: Timestamp) -> ContentBlock {
     ContentBlock::text(format!(
         "This call was already executed at {at}; this is its result. It was not executed again. \
          To run it again, send a new idempotency key."
     ))
+}
+
+pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Refusal {
+    let (kind, action, message) = match (why, outcome) {
+        (Interrupted::OverTime, CommitOutcome::Unknown) => (
+            ErrorKind::TransactionTooLong,
+            Action::AskOperator,
+            "The tool held its database transaction for longer than the server allows and was \
+             stopped. What it wrote is rolled back; what it did elsewhere may have taken \
+             effect. Ask the operator to look before repeating it.",
+        ),
+        (Interrupted::OverTime, _) => (
+            ErrorKind::TransactionTooLong,
+            Action::AskOperator,
+            "The tool held its database transaction for longer than the server allows and was \
+             stopped; nothing was committed.",
+        ),
+        (_, CommitOutcome::NotCommitted) => (
+            ErrorKind::HandlerPanicked,
+            Action::RetrySameKey,
+            "The tool failed unexpectedly; nothing was committed. It may be sent again with \
+             the same key.",
+        ),
+        (_, CommitOutcome::Committed | CommitOutcome::Unknown) => (
+            ErrorKind::HandlerPanicked,
+            Action::AskOperator,
+            "The tool failed unexpectedly, so it is not known whether it took effect. Ask the \
+             operator to look before repeating it.",
+        ),
+    };
+    Refusal::new(kind, outcome, action, message)
+}
+
+/// The tool succeeded without taking the transaction, so its effect cannot be part of the record.
+pub(crate) fn not_borrowed() -> Refusal {
+    let message = "This tool is declared to write through the call's transaction, but it returned \
+                   without having taken it. What it did elsewhere is not undone, so it is not known \
+                   whether it took effect. Its author must take `Tx` in the handler, or declare the \
+                   tool with `Rule::lease`.";
+    tracing::error!(
+        message,
+        "a tool in transaction mode did not take its transaction"
+    );
+    Refusal::new(
+        ErrorKind::Misconfigured,
+        CommitOutcome::Unknown,
+        Action::AskOperator,
+        message,
+    )
+}
+
+pub(crate) fn key_required(policy: &Policy) -> Refusal {
+    // The argument comes first: a model can fill it, while hosts do not let it set `_meta`.
+    let place = match policy.key_argument.as_deref() {
+        Some(pointer) => {
+            let name = pointer.strip_prefix('/').filter(|name| !name.contains('/'));
+            format!(
+                "in the argument `{}`, or in `_meta[\"{}\"]`",
+                name.unwrap_or(pointer),
+                wire::KEY
+            )
+        }
+        None => format!("in `_meta[\"{}\"]`", wire::KEY),
+    };
+    Refusal::new(
+        ErrorKind::KeyRequired,
+        CommitOutcome::NotCommitted,
+        Action::UseNewKey,
+        format!(
+            "This tool takes calls with an idempotency key only, so the call was not executed. \
+             Make a new unique key for this intent, send it {place}, and send the same key again \
+             on every retry."
+        ),
+    )
+}
+
+/// The call was executed, but its stored result cannot be read.
+pub(crate) fn unreadable() -> Refusal {
+    Refusal::new(
+        ErrorKind::OutcomeUnknown,
+        CommitOutcome::Committed,
+        Action::AskOperator,
+        "The call with this idempotency key was executed, but its stored result cannot be read. It \
+         was not executed again.",
+    )
+}
+
+pub(crate) fn panicked_before() -> Refusal {
+    Refusal::new(
+        ErrorKind::HandlerPanicked,
+        CommitOutcome::NotCommitted,
+        Action::RetrySameKey,
+        "The server failed unexpectedly before the tool ran, so the call was not executed. It may \
+         be sent again with the same key.",
+    )
 }
 
 fn of_a_layer(kind: &str, outcome: CommitOutcome, message: &'static str) -> ErrorData {
@@ -74,7 +171,7 @@ fn of_a_layer(kind: &str, outcome: CommitOutcome, message: &'static str) -> Erro
     ErrorData::internal_error(message, Some(Value::Object(data)))
 }
 
-/// Whether the `type` of an error's data is one that only we may say.
+/// Whether this `type` of an error's `data` is reserved for us.
 pub(crate) fn is_a_type_of_ours(kind: &str) -> bool {
     kind.starts_with("idempotency_")
         || [
@@ -86,8 +183,8 @@ pub(crate) fn is_a_type_of_ours(kind: &str) -> bool {
         .contains(&kind)
 }
 
-/// Whether it says that the handler may have been cut off. To be asked of errors of ours only, such
-/// as one from a server below that was wrapped by itself.
+/// Whether an error of ours says that the handler may have been cut off, for instance in a server below
+/// that has layers of its own.
 pub(crate) fn is_of_unknown_outcome(error: &ErrorData) -> bool {
     let kind = error.data.as_ref().and_then(|data| data.get("type"));
     kind.is_some_and(|kind| kind == wire::TIMED_OUT || kind == wire::FAILED)
@@ -114,7 +211,7 @@ pub(crate) fn overloaded() -> ErrorData {
     )
 }
 
-/// A service below the client and above the handler could not take the call.
+/// A service above the handler was not ready for the call.
 pub(crate) fn not_called() -> ErrorData {
     of_a_layer(
         wire::NOT_CALLED,
@@ -124,7 +221,7 @@ pub(crate) fn not_called() -> ErrorData {
     )
 }
 
-/// A service gave the call up.
+/// A service gave up on the call.
 pub(crate) fn failed() -> ErrorData {
     of_a_layer(
         wire::FAILED,

@@ -1,4 +1,4 @@
-//! A tool's result as bytes, and back.
+//! A tool's result: as bytes, and as an answer.
 
 use mcp_idempotent_core::{Bytes, HandlerResult, Refusal, Replay, ResultKind};
 use rmcp::{
@@ -8,13 +8,8 @@ use rmcp::{
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{
-    not_executed::NotExecuted,
-    provenance,
-    run::{Reply, unreadable},
-};
+use super::{not_executed::NotExecuted, provenance, refusal, run::Reply};
 use crate::Idempotency;
-use crate::call::refusal;
 
 /// What a tool handler returns.
 pub(crate) type ToolResult = Result<CallToolResponse, ErrorData>;
@@ -22,7 +17,7 @@ pub(crate) type ToolResult = Result<CallToolResponse, ErrorData>;
 /// The first byte of a stored result: the version of this format.
 const VERSION: u8 = 1;
 
-/// The second byte: what follows.
+/// The second byte: the kind of result that follows as JSON.
 mod tag {
     pub(super) const RESULT: u8 = b'r';
     pub(super) const TASK: u8 = b't';
@@ -38,13 +33,13 @@ pub(crate) struct Handled {
 }
 
 impl Handled {
-    /// What code of the author's returned: what it passes on of another server is marked as such.
+    /// The answer of the author's code. What it passes on from another server is marked as such.
     pub(crate) fn by_author(mut result: ToolResult) -> Self {
         provenance::settle(&mut result);
         Self::returned(result)
     }
 
-    /// As [`by_author`](Self::by_author), where a service below has done the rest.
+    /// As [`by_author`](Self::by_author), if a service below has already marked it.
     pub(crate) fn returned(mut result: ToolResult) -> Self {
         let kind = match &mut result {
             Ok(CallToolResponse::Complete(result)) if result.is_error == Some(true) => {
@@ -64,7 +59,7 @@ impl Handled {
         Self { kind, result }
     }
 
-    /// An extractor, ours or the author's, refused the call.
+    /// The answer of an extractor that refused the call.
     pub(crate) fn not_called(error: ErrorData) -> Self {
         Self {
             kind: ResultKind::NotCalled,
@@ -104,12 +99,12 @@ pub(crate) fn answer<S>(idempotency: &Idempotency<S>, reply: Reply<Handled>) -> 
         Reply::Replayed(recorded) => replay(&recorded, idempotency.settings().announce_replays)
             .unwrap_or_else(|error| {
                 tracing::error!(%error, "a stored result could not be read");
-                refuse(idempotency, &unreadable())
+                refuse(idempotency, &refusal::unreadable())
             }),
     }
 }
 
-/// A refusal, in the form that this server gives them.
+/// A refusal, in the form that this server's settings ask for.
 pub(crate) fn refuse<S>(idempotency: &Idempotency<S>, refusal: &Refusal) -> ToolResult {
     if idempotency.settings().refusals_as_results {
         Ok(refusal::error_result(refusal).into())
@@ -122,7 +117,7 @@ pub(crate) fn refuse<S>(idempotency: &Idempotency<S>, refusal: &Refusal) -> Tool
 ///
 /// # Errors
 ///
-/// The bytes are of no form that this version knows.
+/// This version does not know the form of the bytes.
 pub(crate) fn replay(replay: &Replay, announce: bool) -> Result<ToolResult, serde_json::Error> {
     let mut result = decode(&replay.response)?;
     let Some(at) = replay.at else {

@@ -1,12 +1,11 @@
-//! The two runs of a call, one for each mode. Every door comes this way.
+//! The two ways to run a call, one for each mode. The attribute and the layer both use them.
 
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{
-    Action, Answer, Authorize, Begun, Bytes, CallInfo, CanonicalArguments, CommitOutcome,
-    DetachOnDrop, ErrorKind, HandlerResult, Interrupted, KeyRequirement, Lent, Policy, Refusal,
-    Replay, Request, ResultKind, Store, TransactionStore, Verify,
+    Answer, Begun, Bytes, CommitOutcome, DetachOnDrop, HandlerResult, Interrupted, Lent, Policy,
+    Refusal, Replay, ResultKind, Store, TransactionStore, Verify,
     engine::Closed,
     telemetry::{Mode, ObservedCall},
 };
@@ -15,21 +14,20 @@ use super::{
     Incoming,
     attempt::Attempt,
     doubt::{VerifyCall, VerifyFn},
-    key::Places,
-    scope::{AuthorizeHook, NoScope},
-    unprotected,
+    identity::{AuthorizeCall, Identified, identify},
+    refusal, unprotected,
 };
-use crate::{Idempotency, wire};
+use crate::Idempotency;
 
-/// Whose rules are in force for a call.
+/// The rules for a call.
 pub(crate) struct Rules<S> {
     pub(crate) idempotency: Idempotency<S>,
     pub(crate) policy: Arc<Policy>,
     /// Lease mode: the author's function for calls in doubt.
     pub(crate) verify: Option<VerifyFn>,
-    /// The key argument, where it is not one of the tool's own.
+    /// The name of the key argument, if it was added to the tool's schema.
     pub(crate) added_argument: Option<Arc<str>>,
-    /// Transaction mode: a success without having borrowed the transaction is an error.
+    /// Transaction mode: a handler that succeeds without taking the transaction is an error.
     pub(crate) must_write: bool,
     /// Whether the server lists the tool.
     pub(crate) is_listed: bool,
@@ -56,7 +54,7 @@ impl<R> Reply<R> {
     }
 
     fn without_running(answer: Answer) -> Self {
-        Self::of(answer, Err(unreadable()))
+        Self::of(answer, Err(refusal::unreadable()))
     }
 }
 
@@ -66,9 +64,8 @@ impl<R> From<Refusal> for Reply<R> {
     }
 }
 
-/// Runs a call whose effect commits together with its record. The call is in a box, because the
-/// futures below each have a place for it. `handler` is called only if it is to
-/// run.
+/// Runs a call whose effect commits together with its record. `handler` is not called for a replay or a
+/// refusal.
 pub(crate) async fn in_transaction<S, C, R>(
     rules: Rules<S>,
     mut call: Box<C>,
@@ -112,7 +109,7 @@ where
     .await
 }
 
-/// Runs a call whose effect is outside the store. `handler` is called only if it is to run.
+/// Runs a call whose effect is outside the store. `handler` is not called for a replay or a refusal.
 pub(crate) async fn under_lease<S, C, R>(
     rules: Rules<S>,
     mut call: Box<C>,
@@ -143,7 +140,6 @@ where
         }
     })
     .await;
-    drop(verify);
     rules.take_argument(&mut *call);
     let mut attempt = match begun {
         Err(reply) => return reply,
@@ -160,33 +156,34 @@ where
     DetachOnDrop::new(async move {
         let _running = running;
         let ran = attempt.run(handler).await;
-        let ran = ran.map_err(|why| interrupted(why, CommitOutcome::Unknown));
+        let ran = ran.map_err(|why| refusal::interrupted(why, CommitOutcome::Unknown));
         let answer = attempt.finish(&Seen(&ran)).await;
         Reply::of(answer, ran)
     })
     .await
 }
 
-/// A call that is refused before its rules are known.
+/// Counts a call that is refused before its rules are known.
 pub(crate) fn refused<S: Store>(idempotency: &Idempotency<S>, tool: &str, refusal: &Refusal) {
     let application = idempotency.engine.application();
     ObservedCall::start(application, &tool.into(), true, None, None).refused(refusal);
 }
 
-/// The handler has returned, or was interrupted: takes its transaction back, where it can be had.
+/// Takes the transaction back after the handler has returned or was interrupted; `None` if something
+/// still holds it.
 pub(super) fn hand_back<S: TransactionStore, R: HandlerResult>(
     lent: &Lent<S>,
     ran: Result<R, Interrupted>,
     must_write: bool,
 ) -> (Option<S::Transaction>, Result<R, Refusal>) {
-    let ran = ran.map_err(|why| interrupted(why, CommitOutcome::NotCommitted));
+    let ran = ran.map_err(|why| refusal::interrupted(why, CommitOutcome::NotCommitted));
     match lent.close() {
         Closed::StillHeld => (None, ran),
         Closed::Returned(transaction) => (Some(transaction), ran),
         Closed::Untouched(transaction) => {
             let ran = ran.and_then(|result| {
                 if must_write && result.kind().is_success() {
-                    Err(not_borrowed())
+                    Err(refusal::not_borrowed())
                 } else {
                     Ok(result)
                 }
@@ -196,8 +193,8 @@ pub(super) fn hand_back<S: TransactionStore, R: HandlerResult>(
     }
 }
 
-/// What the engine is told of how the handler ended: one that was interrupted is rolled back or in
-/// doubt, and never recorded.
+/// How the handler ended, for the engine. A call that was interrupted is rolled back or in doubt, and is
+/// never recorded.
 struct Seen<'a, R>(&'a Result<R, Refusal>);
 
 impl<R: HandlerResult> HandlerResult for Seen<'_, R> {
@@ -215,109 +212,15 @@ impl<R: HandlerResult> HandlerResult for Seen<'_, R> {
     }
 }
 
-/// What comes before the handler runs code of the author's too: scope, authorization, set-up. A
-/// panic there would leave the client without an answer.
+/// Catches a panic before the handler runs: the author's scope, authorization and set-up code runs there
+/// too, and a panic would leave the client without an answer.
 fn guarded<T, R>(
     before: impl Future<Output = Result<T, Reply<R>>>,
 ) -> impl Future<Output = Result<T, Reply<R>>> {
     // Not an `async fn`: it would keep a second place for what it is given.
     AssertUnwindSafe(before)
         .catch_unwind()
-        .map(|before| before.unwrap_or_else(|_| Err(panicked_before().into())))
-}
-
-/// A call that nothing protects, and what is seen of it.
-pub(super) type Unprotected = (CallInfo, ObservedCall);
-
-enum Identified<'a> {
-    Protected(Request<'a>),
-    Unprotected(Unprotected),
-}
-
-/// Which call this is, and whether its caller may make it.
-async fn identify<'a, S: Store, C: Incoming>(
-    rules: &'a Rules<S>,
-    mode: Mode,
-    call: &C,
-    authorize: Option<&'a AuthorizeCall<'a, C>>,
-) -> Result<Identified<'a>, Refusal> {
-    let engine = &rules.idempotency.engine;
-    let tool: Arc<str> = Arc::from(call.tool());
-    let observe =
-        |mode| ObservedCall::start(engine.application(), &tool, rules.is_listed, None, mode);
-    let request = match identity(rules, call, &tool) {
-        Ok(Ok(request)) => request,
-        Ok(Err(info)) => {
-            let observed = observe(Some(mode));
-            if let Some(authorize) = authorize
-                && let Err(refusal) = authorize.authorize(&info).await
-            {
-                observed.refused(&refusal);
-                return Err(refusal);
-            }
-            return Ok(Identified::Unprotected((info, observed)));
-        }
-        Err(refusal) => {
-            observe(None).refused(&refusal);
-            return Err(refusal);
-        }
-    };
-    let request = match authorize {
-        Some(authorize) => request.with_authorize(authorize),
-        None => request,
-    };
-    // The policy was checked when the layer was built, or the tool was first seen.
-    let request = request.with_checked_policy();
-    Ok(Identified::Protected(if rules.is_listed {
-        request
-    } else {
-        request.with_unlisted_tool()
-    }))
-}
-
-/// The call with its identity, or what is known of one that has none.
-fn identity<'a, S: Store, C: Incoming>(
-    rules: &'a Rules<S>,
-    call: &C,
-    tool: &Arc<str>,
-) -> Result<Result<Request<'a>, CallInfo>, Refusal> {
-    let Rules {
-        idempotency,
-        policy,
-        ..
-    } = rules;
-    let scope = match call.scope(idempotency.scope()) {
-        // With a key or without, whatever becomes of the call.
-        Err(NoScope::Denied(denied)) => return Err(denied.into()),
-        scope => scope,
-    };
-    let places = Places {
-        meta: Some(call.meta()),
-        arguments: call.arguments(),
-        argument: policy.key_argument.as_deref(),
-    };
-    let key = places.key()?;
-    match (&key, policy.key) {
-        (None, KeyRequirement::Required) => return Err(key_required(policy)),
-        (None, KeyRequirement::Explicit) => {
-            return Ok(Err(CallInfo::new(Arc::clone(tool), scope.ok())));
-        }
-        _ => {}
-    }
-    let scope = scope?;
-    let arguments = CanonicalArguments::new(call.arguments(), &left_out(policy));
-    let engine = &idempotency.engine;
-    let identity = engine.identify(&scope, key.as_ref(), tool, &arguments);
-    let info = CallInfo::new(Arc::clone(tool), scope);
-    Ok(Ok(
-        Request::new(info, identity, policy).with_round(call.round())
-    ))
-}
-
-/// The arguments that take no part in identity.
-pub(crate) fn left_out(policy: &Policy) -> Vec<Arc<str>> {
-    let ignored = policy.ignored.iter().chain(&policy.key_argument);
-    ignored.cloned().collect()
+        .map(|before| before.unwrap_or_else(|_| Err(refusal::panicked_before().into())))
 }
 
 impl<S> Rules<S> {
@@ -326,119 +229,4 @@ impl<S> Rules<S> {
             call.remove_argument(name);
         }
     }
-}
-
-/// The author's hook, with the call that it looks at.
-struct AuthorizeCall<'a, C> {
-    hook: &'a AuthorizeHook,
-    call: &'a C,
-}
-
-impl<'a, C: Incoming> AuthorizeCall<'a, C> {
-    fn of<S>(rules: &'a Rules<S>, call: &'a C) -> Option<Self> {
-        let hook = rules.idempotency.settings().authorize.as_ref()?;
-        Some(Self { hook, call })
-    }
-}
-
-impl<C: Incoming> Authorize for AuthorizeCall<'_, C> {
-    fn authorize<'a>(&'a self, call: &'a CallInfo) -> BoxFuture<'a, Result<(), Refusal>> {
-        let asked = self.call.authorize(self.hook, &call.tool);
-        Box::pin(asked.map(|allowed| allowed.map_err(Refusal::from)))
-    }
-}
-
-pub(super) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Refusal {
-    let (kind, action, message) = match (why, outcome) {
-        (Interrupted::OverTime, CommitOutcome::Unknown) => (
-            ErrorKind::TransactionTooLong,
-            Action::AskOperator,
-            "The tool held its database transaction for longer than the server allows and was \
-             stopped. What it wrote is rolled back; what it did elsewhere may have taken \
-             effect. Ask the operator to look before repeating it.",
-        ),
-        (Interrupted::OverTime, _) => (
-            ErrorKind::TransactionTooLong,
-            Action::AskOperator,
-            "The tool held its database transaction for longer than the server allows and was \
-             stopped; nothing was committed.",
-        ),
-        (_, CommitOutcome::NotCommitted) => (
-            ErrorKind::HandlerPanicked,
-            Action::RetrySameKey,
-            "The tool failed unexpectedly; nothing was committed. It may be sent again with \
-             the same key.",
-        ),
-        (_, CommitOutcome::Committed | CommitOutcome::Unknown) => (
-            ErrorKind::HandlerPanicked,
-            Action::AskOperator,
-            "The tool failed unexpectedly, so it is not known whether it took effect. Ask the \
-             operator to look before repeating it.",
-        ),
-    };
-    Refusal::new(kind, outcome, action, message)
-}
-
-/// A success without the transaction: what the tool did elsewhere cannot be part of the record.
-fn not_borrowed() -> Refusal {
-    let message = "This tool is declared to write through the call's transaction, but it returned \
-                   without having taken it. What it did elsewhere is not undone, so it is not known \
-                   whether it took effect. Its author must take `Tx` in the handler, or declare the \
-                   tool with `Rule::lease`.";
-    tracing::error!(
-        message,
-        "a tool in transaction mode did not take its transaction"
-    );
-    Refusal::new(
-        ErrorKind::Misconfigured,
-        CommitOutcome::Unknown,
-        Action::AskOperator,
-        message,
-    )
-}
-
-fn key_required(policy: &Policy) -> Refusal {
-    // A model can fill an argument, and hosts do not let it set `_meta`: the argument comes first.
-    let place = match policy.key_argument.as_deref() {
-        Some(pointer) => {
-            let name = pointer.strip_prefix('/').filter(|name| !name.contains('/'));
-            format!(
-                "in the argument `{}`, or in `_meta[\"{}\"]`",
-                name.unwrap_or(pointer),
-                wire::KEY
-            )
-        }
-        None => format!("in `_meta[\"{}\"]`", wire::KEY),
-    };
-    Refusal::new(
-        ErrorKind::KeyRequired,
-        CommitOutcome::NotCommitted,
-        Action::UseNewKey,
-        format!(
-            "This tool takes calls with an idempotency key only, so the call was not executed. \
-             Make a new unique key for this intent, send it {place}, and send the same key again \
-             on every retry."
-        ),
-    )
-}
-
-/// The call was executed by somebody, and its result cannot be given.
-pub(crate) fn unreadable() -> Refusal {
-    Refusal::new(
-        ErrorKind::OutcomeUnknown,
-        CommitOutcome::Committed,
-        Action::AskOperator,
-        "The call with this idempotency key was executed, but its stored result cannot be read. It \
-         was not executed again.",
-    )
-}
-
-fn panicked_before() -> Refusal {
-    Refusal::new(
-        ErrorKind::HandlerPanicked,
-        CommitOutcome::NotCommitted,
-        Action::RetrySameKey,
-        "The server failed unexpectedly before the tool ran, so the call was not executed. It may \
-         be sent again with the same key.",
-    )
 }

@@ -1,4 +1,4 @@
-//! Whose key it is, and who may have an answer.
+//! Whose key a call carries, and who may have an answer.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -59,15 +59,15 @@ type Hook = dyn for<'a> Fn(
 /// Where a call's scope comes from.
 #[derive(Clone)]
 pub(crate) enum ScopeSource {
-    /// There is one caller, and it does not come over HTTP, because the author said so.
+    /// The author says that there is one caller, and not over HTTP.
     OneCaller,
-    /// The same for every call, because the author said so.
+    /// The author says that every call has this scope.
     Fixed(Scope),
     /// Resolved from the request.
     Resolver(Arc<Resolver>),
     /// Resolved from the head of an HTTP request.
     OverHttp(Arc<HttpResolver>),
-    /// Resolved from the head of an HTTP request; where there is none, it is the one caller.
+    /// Resolved from the head of an HTTP request. A call without one is from the one caller.
     OverHttpOrOneCaller(Arc<HttpResolver>),
 }
 
@@ -83,10 +83,10 @@ impl fmt::Debug for ScopeSource {
     }
 }
 
-/// The scope of the one caller: the process that started this server. Stable across restarts.
+/// The scope of the one caller, the process that started this server. Stable across restarts.
 const STDIO: &str = "stdio";
 
-/// One word of the author's about scope, and the builder's method that it was said with.
+/// A scope setting, and the builder's method that made it.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) with: &'static str,
@@ -97,7 +97,7 @@ pub(crate) struct Said {
 pub(crate) enum NoScope {
     /// The author's resolver refused the caller.
     Denied(Denied),
-    /// The author said nothing of such calls. The text is for the caller.
+    /// No setting covers such calls. The text is for the caller.
     NotSaid(&'static str),
 }
 
@@ -111,11 +111,11 @@ impl From<NoScope> for Refusal {
 }
 
 impl ScopeSource {
-    /// What the author's words come to.
+    /// Combines the author's settings.
     ///
     /// # Errors
     ///
-    /// There is none, they do not go together, or they cannot be true of a store with this reach.
+    /// There is none, they contradict each other, or they cannot hold for a store with this reach.
     pub(crate) fn settle(said: Vec<Said>, reach: Reach) -> Result<Self, BuildError> {
         let mut said = said.into_iter();
         let source = match (said.next(), said.next(), said.next()) {

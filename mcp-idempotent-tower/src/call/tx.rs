@@ -17,11 +17,10 @@ use rmcp::{
     handler::server::common::{AsRequestContext, FromContextPart},
 };
 
-use super::{ToolCall, attempt::Attempt, not_executed::NotExecuted, provenance};
-use crate::call::refusal;
+use super::{ToolCall, attempt::Attempt, not_executed::NotExecuted, provenance, refusal};
 
 tokio::task_local! {
-    /// The cell with the transaction of the call that this task runs.
+    /// Lends the transaction of the call that this task runs.
     static CURRENT: Arc<dyn Any + Send + Sync>;
 }
 
@@ -30,15 +29,14 @@ tokio::task_local! {
 ///
 /// 1. What is written through it commits together with the record when the handler returns a
 ///    result, or not at all. It has no commit and no rollback; a nested `begin` is a savepoint.
-/// 2. It is taken once for each call. Taking it a second time is an error, and so is taking it
-///    where none is open: behind no layer, under a rule in lease mode, from a layer over another
+/// 2. It can be taken once in each call. Taking it a second time is an error, and so is taking it
+///    where none is open: without a layer, under a rule in lease mode, from a layer over another
 ///    store, or after the call has ended.
-/// 3. Dropping it gives it back. A task that still holds it when the handler returns makes the call
-///    an error with an unknown outcome: nothing is committed, and what the task writes is rolled
-///    back.
+/// 3. Dropping it gives it back. If a task still holds it when the handler returns, nothing is
+///    committed, what the task writes is rolled back, and the caller is told that the outcome is
+///    unknown.
 ///
-/// A handler takes it as a parameter; one that has no such place (an `AsyncTool`) takes it with
-/// [`Tx::current`].
+/// A handler takes it as a parameter. A tool without extractors (an `AsyncTool`) calls [`Tx::current`].
 ///
 /// ```
 /// # #[cfg(feature = "sqlite")] mod example {
@@ -72,11 +70,11 @@ impl<S: TransactionStore> Tx<S> {
         Self(borrowed)
     }
 
-    /// The transaction of the call that this task runs, for tools that are given no context.
+    /// The transaction of the call that this task runs, for tools without extractors.
     ///
     /// # Errors
     ///
-    /// As for the extractor: there is none, or it was taken before. Nothing was changed.
+    /// No transaction is open, or it was taken before. Nothing was changed.
     pub fn current() -> Result<Self, ErrorData> {
         let lent = CURRENT
             .try_with(|current| Arc::clone(current).downcast::<Lent<S>>().ok())
@@ -94,7 +92,7 @@ impl<S: TransactionStore, C: AsRequestContext> FromContextPart<C> for Tx<S> {
         let extensions = &context.as_request_context().extensions;
         match extensions.get::<Lent<S>>() {
             Some(lent) => borrow(lent),
-            // In lease mode: the handler has not begun, so that nothing is in doubt.
+            // In lease mode the handler's body has not begun, so nothing is in doubt.
             None if extensions.get::<Attempt>().is_some() => Err(NotExecuted::mark(none_open())),
             None => Err(none_open()),
         }
@@ -121,7 +119,7 @@ impl<S: TransactionStore> fmt::Debug for Tx<S> {
     }
 }
 
-/// Runs a handler that may take the transaction from its context or its task.
+/// Runs a handler that can take the transaction, from its context or its task.
 pub(crate) fn lending<S, F>(
     mut call: ToolCall,
     lent: Lent<S>,
@@ -143,7 +141,7 @@ fn borrow<S: TransactionStore>(lent: &Lent<S>) -> Result<Tx<S>, ErrorData> {
     })
 }
 
-/// Not marked as `NotExecuted`: a handler may take the transaction after it has acted elsewhere.
+/// Not marked as `NotExecuted`: a handler may ask for the transaction after it has acted elsewhere.
 fn refused(message: &str) -> ErrorData {
     tracing::error!(message, "a handler could not have the transaction");
     let refusal = Refusal::new(

@@ -1,5 +1,5 @@
-//! Calls that nothing protects: without a key where the tool asks for none, or while the store is
-//! away and the policy says to run all the same. The engine does not see them.
+//! Unprotected calls: calls without a key where the tool does not need one, and calls that run while the
+//! store is unavailable because the policy allows it. They do not go through the engine.
 
 use std::{
     any::Any,
@@ -21,10 +21,12 @@ use tracing::Instrument as _;
 use super::{
     Incoming,
     attempt::Attempt,
-    run::{Reply, Rules, Unprotected, hand_back, interrupted},
+    identity::Unprotected,
+    refusal::interrupted,
+    run::{Reply, Rules, hand_back},
 };
 
-/// Transaction mode: the handler's writes commit or are rolled back, and nothing is recorded.
+/// Transaction mode: the handler's writes are committed or rolled back, and nothing is recorded.
 pub(super) async fn in_transaction<S, C, R>(
     rules: Rules<S>,
     (info, observed): Unprotected,
@@ -86,7 +88,7 @@ where
     .await
 }
 
-/// Lease mode: as without us, a caller that leaves stops its handler.
+/// Lease mode: dropping the caller stops the handler, as in a plain rmcp server.
 pub(super) async fn under_lease<S, C, R>(
     rules: Rules<S>,
     info: CallInfo,
@@ -99,25 +101,26 @@ where
     C: Incoming,
     R: HandlerResult + Send + Sync + 'static,
 {
-    let free = Arc::new(Free {
+    let unleased = Arc::new(Unleased {
         seed: DownstreamSeed::unique(),
         store: Mutex::new(Box::new(Arc::clone(rules.idempotency.engine.store()))),
         call: info,
         transaction: LateTransaction::default(),
     });
-    // A caller that leaves drops its handler here; what kept the attempt can begin nothing any more.
-    let free = ClosedOnDrop(free);
-    let handler = handler(*call, Attempt::free(Arc::clone(&free.0)));
+    // When the caller is dropped, so is the handler. A clone of the attempt that outlives it must not
+    // begin a transaction.
+    let unleased = ClosedOnDrop(unleased);
+    let handler = handler(*call, Attempt::unleased(Arc::clone(&unleased.0)));
     let span = observed
         .as_ref()
         .map_or_else(tracing::Span::none, ObservedCall::span);
     let timed = observed.as_ref().and_then(ObservedCall::handler);
-    let ran = bounded(free.0.transaction.over_time(), handler)
+    let ran = bounded(unleased.0.transaction.over_time(), handler)
         .instrument(span.clone())
         .await
         .map_err(|why| interrupted(why, CommitOutcome::Unknown));
     drop(timed);
-    let refusal = free.0.end(kind_of(&ran)).instrument(span).await;
+    let refusal = unleased.0.end(kind_of(&ran)).instrument(span).await;
     reply(ran, refusal, observed)
 }
 
@@ -143,8 +146,8 @@ fn reply<R>(
     }
 }
 
-/// What a handler is given in place of an attempt under a lease.
-pub(super) struct Free {
+/// Stands in for a lease in the attempt of an unprotected call.
+pub(super) struct Unleased {
     seed: DownstreamSeed,
     /// An `Arc` of the store.
     store: Mutex<Box<dyn Any + Send>>,
@@ -152,7 +155,7 @@ pub(super) struct Free {
     transaction: LateTransaction,
 }
 
-struct ClosedOnDrop(Arc<Free>);
+struct ClosedOnDrop(Arc<Unleased>);
 
 impl Drop for ClosedOnDrop {
     fn drop(&mut self) {
@@ -160,8 +163,8 @@ impl Drop for ClosedOnDrop {
     }
 }
 
-impl Free {
-    /// New each time: no other call has these keys.
+impl Unleased {
+    /// Different for every call.
     pub(super) fn downstream_key(&self, step: &str) -> DownstreamKey {
         self.seed.key(step)
     }
@@ -175,7 +178,7 @@ impl Free {
         self.transaction.begin(&store, &self.call).await
     }
 
-    /// The handler has returned: what was written commits with its success.
+    /// Ends the handler's transaction: it commits if the handler succeeded.
     async fn end(&self, kind: ResultKind) -> Option<Refusal> {
         match self.transaction.close() {
             Left::Nothing => None,

@@ -1,4 +1,4 @@
-//! One attempt: connect, send, wait, and cancel what is no longer waited for.
+//! One attempt: connect, send, wait, and cancel when nobody waits any more.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use super::{
     failure::Failure,
 };
 
-/// How long a cancellation may take to be sent: the transport may be what is stuck.
+/// How long sending a cancellation may take: it may be the transport that is stuck.
 const CANCEL_WITHIN: Duration = Duration::from_secs(1);
 
-/// What a moment in time can be moved by without an overflow.
+/// The longest time limit; a longer one could overflow an [`Instant`].
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 pub(super) async fn run(
@@ -46,7 +46,7 @@ pub(super) async fn run(
     Ok(response)
 }
 
-/// Hands the call to the connection's own task. What fails here was never handed over.
+/// Hands the call to the connection's task. A call that fails here was never handed over.
 async fn send(
     peer: &Peer<RoleClient>,
     params: CallToolRequestParams,
@@ -61,7 +61,7 @@ async fn send(
     }
 }
 
-/// A call that was handed over. Dropped, it tells the server that nobody waits any more.
+/// A call that was handed over. Dropping it tells the server that nobody waits any more.
 struct Pending(Option<RequestHandle<RoleClient>>);
 
 impl Pending {
@@ -83,7 +83,7 @@ impl Pending {
         match answer {
             Ok(Ok(result)) => tool_response(result),
             Ok(Err(error)) => Err(Failure::of(error)),
-            // The connection's task ended with the call in its hands.
+            // The connection's task ended while it had the call.
             Err(_) => Err(Failure::of(ServiceError::TransportClosed)),
         }
     }
@@ -119,7 +119,7 @@ fn tool_response(result: ServerResult) -> Result<CallToolResponse, Failure> {
     })
 }
 
-/// A tool result that has no `content`, in the forms that rmcp reads it as.
+/// A tool result without `content`, which rmcp reads as one of these other results.
 fn without_content(result: ServerResult) -> Option<CallToolResult> {
     let mut tool_result = CallToolResult::default();
     match result {

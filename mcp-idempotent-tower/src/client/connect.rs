@@ -1,4 +1,4 @@
-//! Where each attempt finds its server.
+//! How each attempt gets a connection.
 
 use std::{convert::Infallible, error::Error as StdError, future::Future, sync::Arc};
 
@@ -7,11 +7,11 @@ use rmcp::{
     service::{Peer, RunningService, Service},
 };
 
-/// Gives each attempt a connected server.
+/// Gives each attempt a connection to the server.
 ///
-/// The session of a lost attempt may be gone, so a client that can connect anew should: any
+/// After a lost attempt its session may be gone, so a client should reconnect if it can: any
 /// `FnMut(Attempt) -> impl Future<Output = Result<impl Connection, Error>>` will do. A plain
-/// `&Peer<RoleClient>` is used as it is, in every attempt.
+/// `&Peer<RoleClient>` is used for every attempt.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` gives no connection to a server",
     note = "pass a `&Peer<RoleClient>`, or a closure that takes an `Attempt` and connects"
@@ -19,10 +19,10 @@ use rmcp::{
 pub trait Connect: Send {
     /// What an attempt is made on. It is dropped when the attempt has ended.
     type Connection: Connection;
-    /// Why there is none.
+    /// Why there is no connection.
     type Error: Into<Box<dyn StdError + Send + Sync>>;
 
-    /// Connects, or hands out a connection that is there.
+    /// Connects, or returns an existing connection.
     ///
     /// # Errors
     ///
@@ -57,9 +57,9 @@ impl<'a> Connect for &'a Peer<RoleClient> {
     }
 }
 
-/// A connection to a server: rmcp's peer, or what owns one and keeps it open.
+/// A connection to a server: rmcp's peer, or a type that owns one and keeps it open.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no connection of an MCP client",
+    message = "`{Self}` is not a connection of an MCP client",
     note = "a `RunningService<RoleClient, _>`, a `Peer<RoleClient>`, and references, `Box` and \
             `Arc` of them are"
 )]
@@ -112,8 +112,8 @@ impl Attempt {
         self.number
     }
 
-    /// Whether the connection of the attempt before this one may still be good: the server answered
-    /// on it. `false` for the first attempt, and after one that failed below the protocol.
+    /// Whether the previous attempt's connection may still be good, because the server answered on it.
+    /// `false` for the first attempt, and after one that failed below the protocol.
     #[must_use]
     pub const fn may_reuse_connection(self) -> bool {
         self.after_answer

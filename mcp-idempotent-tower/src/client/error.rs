@@ -11,16 +11,15 @@ use super::{failure::Failure, refusal::ReceivedRefusal};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CallErrorKind {
-    /// The call was sent, no usable answer came, and it was not (or not any more) repeated: the
-    /// tool may have run.
+    /// The call was sent, no usable answer came, and it was not repeated (again): the tool may have run.
     MayHaveRun,
     /// No attempt reached the tool: there was no connection, or the server proved that it did not
     /// run the call.
     NotRun,
-    /// The server refused the call by the rules of idempotency;
-    /// [`refusal`](CallError::refusal) has its reason and its advice.
+    /// The server refused the call because of its key; [`refusal`](CallError::refusal) has the reason and
+    /// the advice.
     Refused,
-    /// The server answered with a JSON-RPC error of its own; [`answer`](CallError::answer) has it.
+    /// The server answered with another JSON-RPC error; [`answer`](CallError::answer) has it.
     Answered,
 }
 
@@ -38,7 +37,7 @@ struct Inner {
 }
 
 impl CallError {
-    /// `may_have_run`: an attempt before this last one may have.
+    /// `may_have_run`: whether the tool may have run in an earlier attempt.
     pub(super) fn new(
         cause: Failure,
         attempts: u32,
@@ -87,7 +86,7 @@ impl CallError {
         self.0.attempts
     }
 
-    /// The server's refusal, where the last attempt ended with one.
+    /// The server's refusal, if the last attempt ended with one.
     #[must_use]
     pub fn refusal(&self) -> Option<&ReceivedRefusal> {
         match &self.0.cause {
@@ -96,7 +95,7 @@ impl CallError {
         }
     }
 
-    /// The server's own error, where the last attempt ended with one.
+    /// The server's other error, if the last attempt ended with one.
     #[must_use]
     pub fn answer(&self) -> Option<&ErrorData> {
         match &self.0.cause {

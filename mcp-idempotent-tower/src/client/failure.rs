@@ -9,18 +9,18 @@ use super::refusal::ReceivedRefusal;
 /// How an attempt ended without a result.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The server did not run the call, and this proves it.
+    /// This failure proves that the server did not run the call.
     NotRun(Box<dyn StdError + Send + Sync>),
     /// The call was handed to the transport, and there is no answer.
     Lost {
         error: ServiceError,
         retry_after: Option<Duration>,
     },
-    /// The server refused the call by the rules of idempotency.
+    /// The server refused the call because of its key.
     Refused(ReceivedRefusal),
-    /// The server answered with an error of another kind.
+    /// The server answered with another error.
     Answered(ErrorData),
-    /// The server answered, and with no tool result.
+    /// The server answered with something that is not a tool result.
     Unusable(ServiceError),
 }
 
@@ -33,7 +33,7 @@ impl Failure {
         )
     }
 
-    /// What rmcp's client returned for a request that it had taken.
+    /// From the error that rmcp's client returned for a request that it had taken.
     pub(super) fn of(error: ServiceError) -> Self {
         match error {
             ServiceError::McpError(error) => match ReceivedRefusal::from_error(&error) {
@@ -64,7 +64,7 @@ impl Failure {
     }
 }
 
-/// What a transport's error tells.
+/// What an error of a transport tells us.
 #[derive(Debug, Default)]
 struct Facts {
     is_not_run: bool,
@@ -82,12 +82,12 @@ impl Facts {
         use rmcp::transport::streamable_http_client::StreamableHttpError as Http;
 
         match error.downcast_ref::<Http<reqwest::Error>>() {
-            // Both stand for a 404 to the call itself: rmcp connects anew only after one.
+            // Both mean that the call itself got a 404: rmcp reconnects only then.
             Some(Http::SessionExpired | Http::ReinitializationFailed(_)) => Self {
                 is_not_run: true,
                 retry_after: None,
             },
-            // No connection came about, so nothing was written to one.
+            // There was no connection, so nothing was written.
             Some(Http::Client(error)) => Self {
                 is_not_run: error.is_connect(),
                 retry_after: None,

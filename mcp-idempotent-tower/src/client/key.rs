@@ -1,4 +1,4 @@
-//! Keys on calls, as a client puts them there.
+//! How a client puts keys on calls.
 
 use mcp_idempotent_core::IdempotencyKey;
 use rmcp::model::CallToolRequestParams;
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::{call::key::Places, wire};
 
-/// A key that nobody else has: 122 random bits from the operating system, as a UUID of version 4.
+/// A unique key: 122 random bits from the operating system, as a UUID of version 4.
 ///
-/// Make one for each intended operation, and keep it for as long as that operation may have to be
-/// retried: a key that is made anew for a retry protects nothing.
+/// Make one for each intended operation, and keep it as long as that operation may have to be retried. A
+/// retry with a new key is not protected.
 #[must_use]
 pub fn random_key() -> IdempotencyKey {
     IdempotencyKey::new(uuid::Uuid::new_v4().to_string())
@@ -35,14 +35,14 @@ pub trait WithIdempotencyKey: Sized {
 impl WithIdempotencyKey for CallToolRequestParams {
     fn with_idempotency_key(mut self, key: &IdempotencyKey) -> Self {
         let meta = self.meta.get_or_insert_default();
-        // The alias with another key would be a contradiction, which a server refuses.
+        // A different key under the alias would contradict this one, and a server refuses that.
         meta.remove(wire::KEY_ALIAS);
         meta.insert(wire::KEY.into(), key.as_str().into());
         self
     }
 }
 
-/// What stands where a key belongs, as a server reads it: in `_meta`, or in the named argument.
+/// The value in a place for a key, valid or not: in `_meta`, or in the named argument.
 pub(super) fn carried<'a>(
     params: &'a CallToolRequestParams,
     argument: Option<&str>,

@@ -1,14 +1,13 @@
 //! For MCP clients: a key on a call, a refusal read back, and a retry that runs a tool once.
 //!
 //! 1. [`WithIdempotencyKey`] puts a key on a call; [`random_key`] makes one.
-//! 2. [`ReceivedRefusal`] is what a server says when it gives no result, and [`replayed_at`] tells
-//!    a replay from a first result.
-//! 3. [`RetryPolicy::call`] calls a tool over rmcp's client and repeats the call where that cannot
-//!    run the tool twice. All attempts carry one key.
+//! 2. [`ReceivedRefusal`] reads a refusal back, and [`replayed_at`] tells a replay from a first result.
+//! 3. [`RetryPolicy::call`] calls a tool over rmcp's client, and repeats the call if that cannot run the
+//!    tool twice. All attempts carry the same key.
 //!
 //! # What a failure proves, and what is done
 //!
-//! An attempt that failed belongs to the first row that fits.
+//! For each failed attempt the first row that fits counts.
 //!
 //! | The attempt ended with | What it proves | Call with a key, or safe | Call without |
 //! | --- | --- | --- | --- |
@@ -22,30 +21,28 @@
 //! | a refusal with action `wait` or `retry_same_key` | what its `outcome` says | repeated after `retryAfterMs` | refused |
 //! | a refusal with action `use_new_key` or `ask_operator` | what its `outcome` says | refused | refused |
 //! | any other JSON-RPC error | the server has answered | answered | answered |
-//! | an answer that is no tool result | the server has answered | **may have run** | **may have run** |
+//! | an answer that is not a tool result | the server has answered | **may have run** | **may have run** |
 //!
 //! ¹ rmcp's client connects anew by itself and sends the call a second time, unless told not to
 //! (`reinit_on_expired_session`).
 //! ² With the feature `client-reqwest`, for rmcp's transport over reqwest; without it, and for other
 //! HTTP clients, these failures count as errors while sending.
 //!
-//! "May have run" is [`CallErrorKind::MayHaveRun`]. It is also how a call ends whose last attempts
-//! found no server, if one before them was lost.
+//! "May have run" is [`CallErrorKind::MayHaveRun`]. A call also ends like this if its last attempts found
+//! no server but an earlier one was lost.
 //!
 //! # What to know
 //!
-//! - A key protects on a server that honours it. [`Call::of`] finds out from the tool's entry in
-//!   `tools/list`; [`Call::keyed`] takes the caller's word.
-//! - A refusal is believed where a server may say so (`docs/wire.md` lists each type with its
-//!   outcomes and actions); any other is an ordinary error.
-//! - A call without a key is never repeated because of a refusal, whatever its outcome: it may be
-//!   another server's, about another call, that the tool passed on.
-//! - That holds for tools too whose calls the server keys by their arguments (`"key": "derived"` in
-//!   the contract): a derived key is kept for a window, whose end the client does not see, and a
-//!   repeat after it is a new call. [`Call::of`] puts a key of its own on such a call, which makes
-//!   every repeat safe.
-//! - A call that carries its key in an argument gets none in `_meta`: two keys would be two
-//!   sources, and a server refuses a contradiction.
+//! - A key only protects on a server that honours it. [`Call::of`] looks at the tool's entry in
+//!   `tools/list`; [`Call::keyed`] relies on the caller.
+//! - A refusal is only believed if `docs/wire.md` lists its type with that outcome and action. Any other
+//!   is an ordinary error.
+//! - A call without a key is never repeated because of a refusal, whatever its outcome: the refusal may
+//!   come from another server, about another call, and the tool passed it on.
+//! - The same holds for tools whose calls the server recognises by their arguments (`"key": "derived"` in
+//!   the contract): the client cannot see when the window of a derived key ends, and a repeat after that
+//!   is a new call. [`Call::of`] puts an explicit key on such a call, which makes every repeat safe.
+//! - A call that carries its key in an argument gets none in `_meta`: a server refuses two different keys.
 //! - The session of a lost attempt may be gone. A closure that connects anew gets past that; a plain
 //!   `&Peer` does not.
 //!

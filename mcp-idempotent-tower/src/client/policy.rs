@@ -1,4 +1,4 @@
-//! How often, how long, and how far apart.
+//! How often, how long and how far apart a call is repeated.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use std::time::Duration;
 /// The time for one attempt should be longer than the server lets a duplicate wait for the first
 /// (30 seconds by default): otherwise an attempt gives up just before its answer.
 ///
-/// A pause is drawn between half and the whole of its length, so that clients that failed together
-/// do not come back together. Where the server says how long to wait (`retryAfterMs`, or the header
-/// `Retry-After`), exactly that is waited.
+/// Each pause is a random time between half and all of its length, so that clients that failed together
+/// do not come back together. If the server says how long to wait (`retryAfterMs`, or the header
+/// `Retry-After`), the client waits exactly that long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     pub(super) attempts: u32,
@@ -45,7 +45,7 @@ impl RetryPolicy {
         Self::default()
     }
 
-    /// At most so many attempts, the first one included; 0 is taken for 1.
+    /// The most attempts, including the first; 0 counts as 1.
     #[must_use]
     pub const fn with_attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
@@ -59,8 +59,8 @@ impl RetryPolicy {
         self
     }
 
-    /// How long one attempt may take. Then the server is told that it is cancelled, and it counts
-    /// as lost.
+    /// How long one attempt may take. After that the server is told that it is cancelled, and the attempt
+    /// counts as lost.
     #[must_use]
     pub const fn with_attempt_timeout(mut self, attempt: Duration) -> Self {
         self.attempt = attempt;

@@ -1,4 +1,4 @@
-//! What a server says when it gives no result, read back.
+//! Refusals, as a client reads them back.
 
 use std::{fmt, time::Duration};
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::wire;
 
-/// What a server may say, as `docs/wire.md` has it.
+/// What a server may say, as listed in `docs/wire.md`.
 const SAID: &[(ErrorKind, &[(CommitOutcome, Action)])] = {
     use Action::{AskOperator, RetrySameKey, UseNewKey, Wait};
     use CommitOutcome::{Committed, NotCommitted, Unknown};
@@ -73,7 +73,7 @@ pub struct ReceivedRefusal {
 }
 
 impl ReceivedRefusal {
-    /// Reads the `data` of a JSON-RPC error; `None` where the error is no refusal.
+    /// Reads the `data` of a JSON-RPC error; `None` if the error is not a refusal.
     #[must_use]
     pub fn from_error(error: &ErrorData) -> Option<Self> {
         Self::read(error.data.as_ref()?.as_object()?, || {
@@ -81,8 +81,8 @@ impl ReceivedRefusal {
         })
     }
 
-    /// Reads the `_meta` of a tool result, where a server gives its refusals as tool results;
-    /// `None` where the result is no refusal.
+    /// Reads the `_meta` of a tool result, for servers that send refusals as tool results; `None` if the
+    /// result is not a refusal.
     #[must_use]
     pub fn from_result(result: &CallToolResult) -> Option<Self> {
         if result.is_error != Some(true) {
@@ -96,7 +96,7 @@ impl ReceivedRefusal {
         })
     }
 
-    /// Reads what rmcp's client returned; `None` where it is no refusal.
+    /// Reads an error that rmcp's client returned; `None` if it is not a refusal.
     #[must_use]
     pub fn from_service_error(error: &ServiceError) -> Option<Self> {
         match error {
@@ -105,7 +105,7 @@ impl ReceivedRefusal {
         }
     }
 
-    /// What no server of this version says is no refusal: what it asks for is not known.
+    /// Accepts only what a server of this version can say: anything else may mean something different.
     fn read(data: &Map<String, Value>, message: impl FnOnce() -> String) -> Option<Self> {
         let word = |name| data.get(name).and_then(Value::as_str);
         let (kind, outcome, action) = (word("type")?, word("outcome")?, word("action")?);
@@ -149,7 +149,7 @@ impl ReceivedRefusal {
         self.action
     }
 
-    /// How long to wait before the next try, where the server said so.
+    /// How long to wait before the next attempt, if the server said so.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
@@ -170,8 +170,8 @@ impl fmt::Display for ReceivedRefusal {
 
 impl std::error::Error for ReceivedRefusal {}
 
-/// When the result was first made, as the server wrote it (RFC 3339), where `result` is a replay;
-/// `None` where this call made it.
+/// When a replayed result was first made, as the server wrote it (RFC 3339); `None` if `result` is not a
+/// replay.
 #[must_use]
 pub fn replayed_at(result: &CallToolResult) -> Option<&str> {
     result.meta.as_ref()?.get(wire::REPLAYED)?["at"].as_str()

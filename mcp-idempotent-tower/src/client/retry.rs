@@ -17,11 +17,11 @@ use super::{
 };
 
 impl RetryPolicy {
-    /// Calls a tool, and repeats the call within the bounds of this policy where that cannot run
-    /// the tool twice. [The module's page](super) has the rules.
+    /// Calls a tool. Repeats the call within the bounds of this policy if that cannot run the tool twice.
+    /// [The module's page](super) has the rules.
     ///
-    /// One call of this method is one round: an answer that asks for input is given to the caller,
-    /// who sends the next round with the same [key](Call::key).
+    /// One call of this method is one round: an answer that asks for input is returned to you, and you send
+    /// the next round with the same [key](Call::key).
     ///
     /// Dropping the future cancels the attempt that is under way. The tool may have run.
     ///
@@ -92,12 +92,12 @@ impl Repeat {
         match failure {
             Failure::NotRun(_) => true,
             Failure::Lost { .. } => self.is_keyed || self.is_safe,
-            // A refusal is one server's word about one key. Without a key of ours nothing binds the
-            // repeat to the call that was refused, whatever the refusal says of its outcome.
+            // A refusal is one server's statement about one key. Without a key of ours it may be about
+            // another call, whatever it says about the outcome.
             Failure::Refused(refusal) => {
                 (self.is_keyed || self.is_safe) && asks_for_a_repeat(refusal)
             }
-            // The server has answered, and would answer the same again.
+            // The server has answered, and would give the same answer again.
             Failure::Answered(_) | Failure::Unusable(_) => false,
         }
     }
@@ -107,7 +107,7 @@ const fn asks_for_a_repeat(refusal: &ReceivedRefusal) -> bool {
     matches!(refusal.action(), Action::RetrySameKey | Action::Wait)
 }
 
-/// How long the server asked to be left alone.
+/// How long the server asked us to wait.
 fn asked_for(failure: &Failure) -> Option<Duration> {
     match failure {
         Failure::Refused(refusal) => refusal.retry_after(),

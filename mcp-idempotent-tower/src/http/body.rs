@@ -1,4 +1,4 @@
-//! Bodies that were read, and bodies that were not.
+//! Bodies that were read, and bodies that pass unread.
 
 use std::{
     pin::Pin,
@@ -8,11 +8,11 @@ use std::{
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 
-/// A request's body behind [`LiftKey`](super::LiftKey): read (and perhaps edited), or as it came.
+/// A request's body behind [`LiftKey`](super::LiftKey): read and perhaps edited, or unread.
 #[derive(Debug)]
 pub struct LiftedBody<B>(Inner<B>);
 
-/// A response's body: as it came, or one that was read or made here.
+/// A response's body: passed on unread, or read or made here.
 #[derive(Debug)]
 pub struct LiftResponseBody<B>(Inner<B>);
 
@@ -124,7 +124,7 @@ pub(super) enum Unread<E> {
     Failed(E),
 }
 
-/// Reads a body of at most `limit` bytes, and not one more.
+/// Reads a body of at most `limit` bytes.
 pub(super) async fn read<B: Body>(body: B, limit: usize) -> Result<Bytes, Unread<B::Error>> {
     let mut body = Box::pin(body);
     let mut only: Option<Bytes> = None;
@@ -140,7 +140,7 @@ pub(super) async fn read<B: Body>(body: B, limit: usize) -> Result<Bytes, Unread
         }
         length += more;
         let data = data.copy_to_bytes(more);
-        // A small body comes in one piece, and need not be copied.
+        // A body in one piece need not be copied.
         if length == more {
             only = Some(data);
         } else {

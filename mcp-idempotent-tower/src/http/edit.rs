@@ -8,11 +8,11 @@ use serde_json::{Value, value::RawValue};
 
 use crate::wire;
 
-/// The members of a JSON object, in order, each value as it stands in the text.
+/// The members of a JSON object, in order, with the text of each value.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'a> Members<'a> {
-    /// As parsers do, the last of equal names counts.
+    /// Of equal names the last one counts, as in most parsers.
     fn get(&self, name: &str) -> Option<&'a RawValue> {
         let mut members = self.0.iter().rev();
         members
@@ -49,11 +49,11 @@ impl<'de> Deserialize<'de> for Members<'de> {
     }
 }
 
-/// The body with the key in `_meta`, or `None` where there is nothing to do: it is no tool call, has
-/// no `idempotencyKey`, or has the same key in `_meta` already. What does not parse is left to rmcp.
+/// The body with the key in `_meta`, or `None` if there is nothing to do: it is not a tool call, has no
+/// `idempotencyKey`, or already has the same key in `_meta`. What does not parse is left to rmcp.
 ///
-/// Where `_meta` has another key, the lifted one becomes its alias, so that the call has two keys
-/// that contradict each other and is refused as any such call.
+/// If `_meta` has a different key, the lifted one is added under the alias. The call then has two keys and
+/// is refused like any such call.
 pub(super) fn lift(body: &Bytes) -> Option<Bytes> {
     if !contains(body, wire::KEY_MEMBER.as_bytes()) {
         return None;
@@ -70,7 +70,7 @@ pub(super) fn lift(body: &Bytes) -> Option<Bytes> {
         return Some(insert(body, offset(body, params) + 1, &inserted));
     };
     let Some(metas) = Members::of(meta) else {
-        // `null` is as good as absent; what else it is, rmcp refuses.
+        // `null` counts as absent. Anything else is refused by rmcp.
         let is_null = meta.get() == "null";
         let replaced = format!(r#"{{"{}":{key}}}"#, wire::KEY);
         return is_null.then(|| replace(body, meta, &replaced));
@@ -88,7 +88,7 @@ pub(super) fn lift(body: &Bytes) -> Option<Bytes> {
     Some(insert(body, offset(body, meta) + 1, &inserted))
 }
 
-/// Whether the answer to this request will say what the server can do.
+/// Whether the answer to this request will list the server's capabilities.
 pub(super) fn asks_for_capabilities(body: &[u8]) -> bool {
     const METHODS: [&str; 2] = ["initialize", "server/discover"];
     if !METHODS
@@ -102,8 +102,8 @@ pub(super) fn asks_for_capabilities(body: &[u8]) -> bool {
     method.is_some_and(|method| METHODS.contains(&&*method))
 }
 
-/// An answer with `capabilities.tools.idempotency`: JSON, or a stream of events with JSON in their
-/// `data` lines. `None` where there is no answer with `capabilities.tools` in it.
+/// An answer with `capabilities.tools.idempotency` added: JSON, or a stream of events with JSON in their
+/// `data` lines. `None` if the answer has no `capabilities.tools`.
 pub(super) fn advertise(body: &Bytes) -> Option<Bytes> {
     if let Some(edited) = advertise_in(body) {
         return Some(edited);
@@ -151,7 +151,7 @@ fn is_equal(one: &RawValue, other: &RawValue) -> bool {
     parse(one) == parse(other)
 }
 
-/// Where a value begins. It borrows from the body.
+/// Where a value begins in the body that it borrows from.
 fn offset(body: &Bytes, value: &RawValue) -> usize {
     value.get().as_ptr().addr() - body.as_ptr().addr()
 }

@@ -5,22 +5,22 @@
 //! [`StreamableHttpService`](https://docs.rs/rmcp/latest/rmcp/transport/streamable_http_server/).
 //!
 //! 1. Requests other than `POST` pass, their bodies unread.
-//! 2. A body is read whole, up to the limit; beyond it the answer is `413`. The limit is rmcp's own,
-//!    4 MiB, unless it is set: keep the two equal.
-//! 3. A body without the bytes `idempotencyKey` passes as it is, unparsed. So does one that is not a
-//!    `tools/call`, that has no such member in `params`, or that does not parse.
-//! 4. Otherwise `_meta["idempotency-key"]` is put in, and `Content-Length` is made to agree. No
-//!    other byte changes; method, tool name and arguments, and with them the headers `Mcp-Method`,
-//!    `Mcp-Name` and `Mcp-Param-*` of the 2026-07-28 transport, stay what they were.
-//! 5. A call that has another key in `_meta` is refused, as is any call with two keys
-//!    (`idempotency_key_invalid`); so is a key that is not a string.
-//! 6. [With it](LiftKeyLayer::with_capability) the answers to `initialize` and `server/discover` say
-//!    `capabilities.tools.idempotency: {}`. Other responses pass as they come.
+//! 2. A body is read whole, up to the limit; a larger one is answered with `413`. The default is rmcp's
+//!    own limit, 4 MiB. If you change one, change the other.
+//! 3. A body without the bytes `idempotencyKey` passes unparsed and unchanged. So does one that is not a
+//!    `tools/call`, has no such member in `params`, or does not parse.
+//! 4. Otherwise `_meta["idempotency-key"]` is added and `Content-Length` adjusted. No other byte
+//!    changes. Method, tool name and arguments stay the same, so the headers `Mcp-Method`, `Mcp-Name`
+//!    and `Mcp-Param-*` of the 2026-07-28 transport still fit.
+//! 5. A call with a different key in `_meta` is refused like any call with two keys
+//!    (`idempotency_key_invalid`). A key that is not a string is refused too.
+//! 6. With [`with_capability`](LiftKeyLayer::with_capability) the answers to `initialize` and
+//!    `server/discover` get `capabilities.tools.idempotency: {}`. Other responses pass unchanged.
 //!
 //! # Caveats
 //!
-//! - A member name that is written with escapes (`"idempotency\u004bey"`) is not found.
-//! - A compressed body is not looked into: put decompression in front.
+//! - A member name written with escapes (`"idempotency\u004bey"`) is not found.
+//! - Compressed bodies are not read: put decompression in front.
 //!
 //! # Example
 //!
@@ -135,7 +135,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready is used up; the clone has to be made ready first.
+        // Use the service that is ready; its clone is not.
         let clone = self.inner.clone();
         let mut inner = mem::replace(&mut self.inner, clone);
         let LiftKeyLayer { limit, advertises } = self.layer;
@@ -200,7 +200,7 @@ where
     Ok((request, body))
 }
 
-/// The answer to such a request comes at once and ends.
+/// Adds the capability. These answers are complete, not open streams, so they can be read whole.
 async fn advertised<R>(response: Response<R>) -> Response<LiftResponseBody<R>>
 where
     R: Body<Data = Bytes>,

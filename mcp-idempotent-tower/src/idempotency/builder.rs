@@ -10,8 +10,8 @@ use rmcp::{RoleServer, service::RequestContext};
 use super::{Idempotency, Settings};
 use crate::call::scope::{AuthorizeHook, Denied, Said, ScopeSource};
 
-/// Builds an [`Idempotency`]. Whose calls it gets must be said, with one of the `…scope…` methods
-/// or [`with_one_caller`](Self::with_one_caller); what else is not said keeps its default.
+/// Builds an [`Idempotency`]. You must say who calls the server, with one of the `…scope…` methods or
+/// [`with_one_caller`](Self::with_one_caller). Everything else has a default.
 pub struct IdempotencyBuilder<S> {
     engine: EngineBuilder<S>,
     settings: Settings,
@@ -53,9 +53,9 @@ impl<S: Store> IdempotencyBuilder<S> {
         }
     }
 
-    /// Resolves whose key it is from the request, for example from what an authentication layer
-    /// left in the [`http::request::Parts`]. Return what survives a token refresh: the subject,
-    /// never the token or the session. A refusal is sent to the caller; nothing is executed.
+    /// Resolves the scope of a call from the request, for example from what an authentication layer left
+    /// in the [`http::request::Parts`]. Return something that survives a token refresh: the subject, never
+    /// the token or the session. A denial is sent to the caller, and nothing is executed.
     #[must_use]
     pub fn with_scope_from(
         self,
@@ -91,9 +91,9 @@ impl<S: Store> IdempotencyBuilder<S> {
         self.say("with_scope_from_http", source)
     }
 
-    /// Your word that one caller reaches this server otherwise than over HTTP: the process that
-    /// started it, over stdio. Its scope is the same after every restart. **A TCP or Unix socket has
-    /// many callers, and so may a pipe within a process: with this they get each other's results.**
+    /// Declares that this server has one caller outside HTTP: the process that started it, over stdio. The
+    /// caller's scope is the same after every restart. **A TCP or Unix socket has many callers, and so may a
+    /// pipe within a process. With this setting they get each other's results.**
     ///
     /// Calls over HTTP that would be deduplicated are refused, unless
     /// [`with_scope_from_http`](Self::with_scope_from_http) is said as well.
@@ -109,8 +109,8 @@ impl<S: Store> IdempotencyBuilder<S> {
         self.say("with_fixed_scope", ScopeSource::Fixed(Scope::new(scope)))
     }
 
-    /// Lets all callers share one scope. **A caller that knows or guesses another one's key, or
-    /// sends equal arguments without a key, gets that one's result.**
+    /// Lets all callers share one scope. **A caller that knows or guesses another caller's key, or sends
+    /// equal arguments without a key, gets the other caller's result.**
     #[must_use]
     pub fn with_scope_shared_by_all_callers(self) -> Self {
         let source = ScopeSource::Fixed(Scope::new("shared by all callers"));
@@ -139,7 +139,7 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
-    /// The policy of tools that say nothing else.
+    /// The policy of all tools, except where a tool sets something else.
     #[must_use]
     pub fn with_policy(mut self, policy: Policy) -> Self {
         self.settings.policy = Arc::new(policy);
@@ -156,9 +156,9 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
-    /// Replaces a secret while calls are served: this is the one before, or `None` where there was
-    /// none. Processes with the previous one alone may serve meanwhile. The steps are in
-    /// `docs/operating.md`, "Introducing or changing the secret"; what it costs is in
+    /// Replaces a secret while calls are served. This is the previous one, or `None` if there was none.
+    /// Processes that only know the previous one may keep serving meanwhile. The steps are in
+    /// `docs/operating.md`, "Introducing or changing the secret"; the cost is in
     /// [`EngineBuilder::with_previous_secret`](mcp_idempotent_core::engine::EngineBuilder::with_previous_secret).
     #[must_use]
     pub fn with_previous_secret(mut self, previous: impl Into<Option<Secret>>) -> Self {
@@ -166,7 +166,7 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
-    /// Renames an application while calls are served: this is what it was called. See
+    /// Renames an application while calls are served. This is its previous name. See
     /// [`EngineBuilder::with_previous_application`](mcp_idempotent_core::engine::EngineBuilder::with_previous_application).
     #[must_use]
     pub fn with_previous_application(mut self, previous: impl Into<Application>) -> Self {
@@ -174,8 +174,8 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
-    /// For how long records are kept that were made under the previous secret: the longest
-    /// retention of any tool, its tombstones included. Default: 24 hours.
+    /// How long records made under the previous secret are kept: the longest retention of any tool,
+    /// tombstones included. Default: 24 hours.
     #[must_use]
     pub fn with_rotation_period(mut self, period: Duration) -> Self {
         self.engine = self.engine.with_rotation_period(period);
@@ -189,15 +189,14 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
-    /// Gives refusals as tool results with `isError`, for hosts that hide protocol errors from the
-    /// model.
+    /// Sends refusals as tool results with `isError`, for hosts that hide protocol errors from the model.
     #[must_use]
     pub fn with_refusals_as_results(mut self, yes: bool) -> Self {
         self.settings.refusals_as_results = yes;
         self
     }
 
-    /// Lets a replay say so in a content block as well: hosts do not show `_meta` to the model.
+    /// Adds a content block to replays that says so: hosts do not show `_meta` to the model.
     #[must_use]
     pub fn with_announced_replays(mut self, yes: bool) -> Self {
         self.settings.announce_replays = yes;
@@ -208,9 +207,10 @@ impl<S: Store> IdempotencyBuilder<S> {
     ///
     /// # Errors
     ///
-    /// Nothing says whose calls the server gets, or two words about it do not go together, or one
-    /// caller was said of a store that is [shared over a network](mcp_idempotent_core::store::Reach).
-    /// Or the policy cannot hold, for one of the reasons that [`Policy::check`] lists.
+    /// Nothing says who calls the server, two settings about it contradict each other, or
+    /// [`with_one_caller`](Self::with_one_caller) is used with a store that is
+    /// [shared over a network](mcp_idempotent_core::store::Reach). Or the policy cannot hold, for one of
+    /// the reasons that [`Policy::check`] lists.
     pub fn build(self) -> Result<Idempotency<S>, BuildError> {
         let engine = self.engine.build();
         let limit = engine.store().transaction_limit();

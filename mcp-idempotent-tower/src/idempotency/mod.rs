@@ -12,7 +12,7 @@ use std::{
 };
 
 use mcp_idempotent_core::{
-    Application, Engine, InvalidPolicy, OnError, Policy, PolicyOverride, PolicyUse, Store,
+    Application, Engine, InvalidPolicy, Policy, PolicyOverride, PolicyUse, Store,
 };
 use rmcp::model::Tool;
 
@@ -21,15 +21,16 @@ pub use self::{
     builder::{BuildError, IdempotencyBuilder},
     running::StillRunning,
 };
-use crate::call::contract;
 use crate::{
-    attribute::options::{Mode, ToolOptions},
-    call::scope::{AuthorizeHook, ScopeSource},
-    wire,
+    attribute::options::ToolOptions,
+    call::{
+        contract,
+        scope::{AuthorizeHook, ScopeSource},
+    },
 };
 
-/// What a server holds to have its tools deduplicated: the engine, and the rules of this server.
-/// Cheap to clone; clones share everything.
+/// Deduplicates a server's tool calls: the engine, and the server's settings. Cheap to clone; clones share
+/// everything.
 ///
 /// [`#[idempotent]`](macro@crate::idempotent) reads it from `self.idempotency`.
 pub struct Idempotency<S> {
@@ -41,17 +42,17 @@ pub struct Idempotency<S> {
 struct Shared {
     settings: Settings,
     scope: ScopeSource,
-    /// What is known of each annotated tool, by the address of its static options.
+    /// Each annotated tool that was called, by the address of its static options.
     tools: RwLock<HashMap<usize, AnnotatedTool>>,
     running: Running,
 }
 
-/// What an annotated tool's options come to on this server: found out once.
+/// An annotated tool's policy on this server, worked out once.
 #[derive(Debug, Clone)]
 pub(crate) struct AnnotatedTool {
-    /// The server's policy, with the attribute's options over it; or why that cannot hold.
+    /// The attribute's options over the server's policy, or why they cannot hold.
     pub(crate) policy: Result<Arc<Policy>, InvalidPolicy>,
-    /// The key argument, where it is removed before the arguments are parsed.
+    /// The key argument, if it has to be removed before the arguments are parsed.
     pub(crate) added_argument: Option<Arc<str>>,
 }
 
@@ -64,22 +65,22 @@ pub(crate) struct Settings {
 }
 
 impl<S: Store> Idempotency<S> {
-    /// With the default rules, for a server with one caller: the process that started it and speaks
-    /// to it over stdio, as [`with_one_caller`](IdempotencyBuilder::with_one_caller) says.
+    /// With the default settings, for a server with one caller: the process that started it and speaks to
+    /// it over stdio (see [`with_one_caller`](IdempotencyBuilder::with_one_caller)).
     ///
-    /// The application's name is part of every record id: programs that share a store and must not
-    /// share records need different names.
+    /// The application's name is part of every record id. Programs that share a store but must not share
+    /// records need different names.
     ///
     /// # Errors
     ///
-    /// The store is shared over a network, as Postgres is, and has such a caller on every machine.
-    /// Name this server's with [`with_fixed_scope`](IdempotencyBuilder::with_fixed_scope).
+    /// The store is shared over a network, like Postgres, so every machine may have such a caller. Name this
+    /// one with [`with_fixed_scope`](IdempotencyBuilder::with_fixed_scope).
     pub fn for_stdio(application: impl Into<Application>, store: S) -> Result<Self, BuildError> {
         Self::builder(application, store).with_one_caller().build()
     }
 
-    /// Starts building one with other callers or rules. The application's name is part of every
-    /// record id, as with [`for_stdio`](Self::for_stdio).
+    /// Starts building one with other callers or settings. The application's name is part of every record
+    /// id, as with [`for_stdio`](Self::for_stdio).
     pub fn builder(application: impl Into<Application>, store: S) -> IdempotencyBuilder<S> {
         IdempotencyBuilder::new(application, store)
     }
@@ -108,8 +109,9 @@ impl<S: Store> Idempotency<S> {
         &self.engine
     }
 
-    /// Asks the store whether this server's secret, or its having none, is the application's: at
-    /// start-up, so that it is not the callers who find out. It takes at most 10 seconds.
+    /// Asks the store whether the application's records were made under this server's secret (or under
+    /// none, if it has none). Call it at start-up, so that callers are not the first to find out. It takes
+    /// at most 10 seconds.
     ///
     /// # Errors
     ///
@@ -120,24 +122,24 @@ impl<S: Store> Idempotency<S> {
 }
 
 impl<S> Idempotency<S> {
-    /// How many handlers run under a claim now, those whose caller is gone included.
+    /// How many handlers are running under a claim, including those whose caller is gone.
     #[must_use]
     pub fn running(&self) -> usize {
         self.shared.running.count()
     }
 
-    /// Waits until no handler runs, those whose caller is gone included, and every record is
-    /// written. It does not keep new calls from coming: stop the transport first.
+    /// Waits until no handler is running, including those whose caller is gone, and every record is
+    /// written. It does not stop new calls: stop the transport first.
     ///
     /// # Errors
     ///
-    /// Handlers still run at the deadline. They go on; when the runtime ends first, a transaction is
-    /// rolled back and a lease lapses into doubt.
+    /// Handlers are still running at the deadline. They go on. If the runtime ends before they do, a
+    /// transaction is rolled back, and a call in lease mode is in doubt once its lease has expired.
     pub async fn shutdown(&self, deadline: Duration) -> Result<(), StillRunning> {
         self.shared.running.drain(deadline).await
     }
 
-    /// Counts one handler that runs, until the answer is dropped.
+    /// Counts one running handler until the returned value is dropped.
     pub(crate) fn one_more(&self) -> running::One {
         self.shared.running.one_more()
     }
@@ -152,7 +154,7 @@ impl<S> Idempotency<S> {
 }
 
 impl<S: Store> Idempotency<S> {
-    /// What is known of an annotated tool. `name` is that of the call that asks.
+    /// An annotated tool on this server. `name` is the tool's name, for messages.
     pub(crate) fn annotated(&self, options: &'static ToolOptions, name: &str) -> AnnotatedTool {
         let address = std::ptr::from_ref(options).addr();
         let tools = &self.shared.tools;
@@ -190,14 +192,14 @@ impl<S: Store> Idempotency<S> {
             .map_err(|error| error.of(format_args!("the tool `{tool}`")))
     }
 
-    /// Checks the [annotated](macro@crate::idempotent) tools among these against the server's policy
-    /// and its store, so that one that cannot work is found when the server starts. Otherwise it is
-    /// found at the tool's first call, and each of its calls is refused. Pass all tools of the
-    /// router; the others are skipped.
+    /// Checks [annotated](macro@crate::idempotent) tools against the server's policy and its store, so that
+    /// a tool that cannot work is found when the server starts. Without this check it is found at the
+    /// tool's first call, and all its calls are refused. Pass all tools of the router; those without an
+    /// annotation are skipped.
     ///
-    /// What an attribute says that can never hold, such as a heartbeat longer than half its lease, does
-    /// not compile. What is left for this check depends on the server: a lease against the store's
-    /// limit on transactions, and what the attribute says against what the server's policy says.
+    /// Options that can never hold, such as a heartbeat longer than half its lease, do not compile. This
+    /// check covers what depends on the server: a lease against the store's limit on transactions, and the
+    /// attribute's options against the server's policy.
     ///
     /// ```
     /// # use mcp_idempotent_tower::{BuildError, Idempotency, MemoryStore, idempotent};
@@ -225,20 +227,9 @@ impl<S: Store> Idempotency<S> {
         tools: impl IntoIterator<Item = &'a Tool>,
     ) -> Result<(), BuildError> {
         for tool in tools {
-            let contract = tool.meta.as_ref().and_then(|meta| meta.get(wire::CONTRACT));
-            let Some((contract, mode)) = contract.and_then(|it| Some((it, contract::mode_of(it)?)))
-            else {
+            let Some(options) = contract::options_of(tool) else {
                 continue;
             };
-            let mut options = ToolOptions {
-                mode,
-                policy: contract::read_contract(contract),
-                ..ToolOptions::LEASE
-            };
-            if mode == Mode::Lease {
-                // A contract does not say which, and the macro takes no other.
-                options.policy.on_error = Some(OnError::InDoubt);
-            }
             self.policy_of(&tool.name, &options.policy, options.policy_use())?;
         }
         Ok(())

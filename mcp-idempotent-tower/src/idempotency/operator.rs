@@ -1,4 +1,4 @@
-//! The operator's hand, and the sweep.
+//! What an operator can do with records, and the sweep.
 
 use mcp_idempotent_core::{
     Audit, HandlerResult as _, OperatorStore, RecordId, RecordInfo, RecordQuery, Resolution,
@@ -29,8 +29,8 @@ impl<S: OperatorStore> Idempotency<S> {
         self.engine.show(id).await
     }
 
-    /// Resolves a record that is in doubt or in progress, under the token that was seen in it, and
-    /// writes down who did it, when and why. An attempt that is still alive is fenced.
+    /// Resolves a record that is in doubt or in progress, if it still has this token, and writes down who
+    /// did it, when and why. An attempt that is still alive is fenced.
     ///
     /// ```
     /// # use mcp_idempotent_tower::{Audit, Idempotency, MemoryStore, RecordQuery, RecordStatus, Resolution, Resolved};
@@ -64,12 +64,12 @@ impl<S: OperatorStore> Idempotency<S> {
 }
 
 impl<S: Store> Idempotency<S> {
-    /// The resolution of a call that took effect, with the result that a retry is to get: whatever
-    /// its tool may return. It is kept for the retention of the server's policy.
+    /// The resolution of a call that took effect, with the result for a retry: anything that its tool can
+    /// return. The result is kept for the retention in the server's policy.
     ///
     /// # Errors
     ///
-    /// It is not a result, but an error or an unfinished answer.
+    /// What was given is an error or an unfinished answer, not a result.
     pub fn committed_with(&self, result: impl IntoCallToolResult) -> Result<Resolution, ErrorData> {
         let handled = Handled::by_author(result.into_call_tool_result());
         if !matches!(
@@ -92,8 +92,8 @@ impl<S: Store> Idempotency<S> {
         )))
     }
 
-    /// Removes what is past its retention, in the background, until the answer or the last clone of
-    /// this handle is dropped. A store without a sweep grows.
+    /// Removes records past their retention in the background, until the returned value or the last clone
+    /// of this handle is dropped. Without a sweep the store keeps growing.
     pub fn sweep_in_background(&self, settings: SweepSettings) -> Sweeper {
         self.engine.sweep_in_background(settings)
     }

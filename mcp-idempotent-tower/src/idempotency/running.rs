@@ -1,4 +1,4 @@
-//! Which handlers run, so that a shutdown can wait for them.
+//! Counts running handlers, so that a shutdown can wait for them.
 
 use std::{
     fmt,
@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{sync::Notify, time::timeout};
 
-/// Counts the handlers that run under a claim, those whose caller is gone included.
+/// Counts the handlers that run under a claim, including those whose caller is gone.
 #[derive(Clone, Default)]
 pub(super) struct Running(Arc<Count>);
 
@@ -34,7 +34,7 @@ impl Running {
     pub(super) async fn drain(&self, within: Duration) -> Result<(), StillRunning> {
         let drained = timeout(within, async {
             loop {
-                // Listening before looking: a last one that ends in between is heard.
+                // Listen before counting, or the last handler could end unheard in between.
                 let mut none = std::pin::pin!(self.0.none.notified());
                 none.as_mut().enable();
                 if self.count() == 0 {
@@ -59,7 +59,7 @@ impl fmt::Debug for Running {
     }
 }
 
-/// One handler that runs. Dropped when it has ended and its record is written.
+/// One running handler. Dropped when the handler has ended and its record is written.
 #[derive(Debug)]
 pub(crate) struct One(Arc<Count>);
 
@@ -71,7 +71,7 @@ impl Drop for One {
     }
 }
 
-/// Handlers still ran at the deadline. They go on until the runtime ends.
+/// Handlers were still running at the deadline. They go on until the runtime ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StillRunning {

@@ -1,5 +1,5 @@
-//! Every method of [`ServerHandler`], delegated. A forgotten one would compile, and silently switch
-//! a feature of the handler off.
+//! Delegates every method of [`ServerHandler`]. A forgotten one would compile and silently switch off a
+//! feature of the handler.
 #![expect(
     deprecated,
     reason = "rmcp's deprecated methods are delegated as long as handlers may have them"
@@ -55,7 +55,7 @@ impl<H: ServerHandler, T: ToolService> ServerHandler for LayeredServer<H, T> {
         request: CallToolRequestParams,
         mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        // Another server that we have wrapped may be around this one.
+        // This server may be the handler of another one that we have wrapped.
         let is_inside = context.extensions.remove::<provenance::Inside>().is_some();
         let definitions: Arc<dyn Definitions> = Arc::<SharedHandler<H>>::clone(&self.shared);
         let call = ToolCall::of(definitions, request, context);
@@ -74,7 +74,7 @@ impl<H: ServerHandler, T: ToolService> ServerHandler for LayeredServer<H, T> {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
-        // The handler's default answers with its own `get_info`, not with ours.
+        // The handler's default answers with the handler's own `get_info`, not with ours.
         let mut result = self.shared.handler.initialize(request, context).await?;
         self.advertise(&mut result.capabilities);
         Ok(result)

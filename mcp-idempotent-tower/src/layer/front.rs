@@ -1,4 +1,4 @@
-//! What a wrapped server says of itself beyond what its handler says.
+//! What the layer adds to its server: the capability, the tools' contracts and the status request.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use rmcp::{
     model::{CustomRequest, CustomResult, MetaObject, ServerCapabilities, Tool},
     service::RequestContext,
 };
-use serde_json::Value;
 
 use super::{
     IdempotencyLayer,
@@ -17,10 +16,12 @@ use super::{
     server::Front,
     status::{self, Asked},
 };
-use crate::call::contract;
 use crate::{
     attribute::options,
-    call::definition::{self, Definitions},
+    call::{
+        contract,
+        definition::{self, Definitions},
+    },
     wire,
 };
 
@@ -76,15 +77,15 @@ impl<S: Store> Front for IdempotencyLayer<S> {
     }
 }
 
-/// Why a custom request got no answer from the front.
+/// Why the layer did not answer a custom request.
 pub(crate) enum Unanswered {
-    /// The handler's own.
+    /// It is for the handler.
     NotOurs(Box<(CustomRequest, RequestContext<RoleServer>)>),
     Refused(ErrorData),
 }
 
 impl<S: Store> IdempotencyLayer<S> {
-    /// The part of a tool's policy that decides what its calls are.
+    /// The policy of the tool with this name.
     async fn policy_of(
         &self,
         name: &str,
@@ -100,20 +101,18 @@ impl<S: Store> IdempotencyLayer<S> {
         Arc::clone(rule.policy_for(rule::is_read_only(tool)))
     }
 
-    /// The policy of an annotated tool: what the annotation says, over the server's. A definition
-    /// knows no server, so it has only the first.
+    /// The policy of an annotated tool: what the annotation says, over the server's policy. The tool's
+    /// definition is made without the server, so by itself it only says the first.
     fn annotated(&self, tool: Option<&Tool>) -> Option<Policy> {
-        let contract = contract(tool?)?;
+        let options = contract::options_of(tool?)?;
         let base = &self.shared.idempotency.settings().policy;
-        Some(contract::read_contract(contract).over(base))
+        // Against the store's limit it is checked where the tool is called.
+        let policy = options.policy.for_tool(base, options.policy_use(), None);
+        Some(policy.unwrap_or_else(|_| options.policy.over(base)))
     }
 }
 
-fn contract(tool: &Tool) -> Option<&Value> {
-    tool.meta.as_ref()?.get(wire::CONTRACT)
-}
-
-/// Says what the annotation left to the server.
+/// Fills in what the annotation leaves to the server.
 fn complete(tool: &mut Tool, policy: &Policy) {
     if let Some(contract) = tool
         .meta

@@ -2,67 +2,67 @@
 //!
 //! # What happens to a call
 //!
+//! "Passes" means that the call goes to the service below without any deduplication by this layer.
+//!
 //! 1. A tool that is annotated with [`#[idempotent]`](macro@crate::idempotent) is recognised by the
-//!    contract in its definition's `_meta`, and its calls pass: the annotation deduplicates them. A
-//!    call that a layer above has in hand passes too.
-//! 2. A tool has the [`Rule`] that names it, else that of the first predicate that holds, else the
-//!    layer's default. Under [`Rule::untouched`] its calls pass, and neither the scope
-//!    resolver nor an `authorize` hook is asked. A call under any other rule is refused if one of them
-//!    denies its caller, with or without a key.
+//!    contract in its definition's `_meta`. Its calls pass: the annotation deduplicates them. A call
+//!    that a layer above deduplicates passes too.
+//! 2. A tool's [`Rule`] is the one that names it, else the first whose predicate holds, else the
+//!    layer's default. Under [`Rule::untouched`] its calls pass, and neither the scope resolver nor an
+//!    `authorize` hook is asked. Under any other rule a call is refused if one of them denies its
+//!    caller, with or without a key.
 //! 3. A call with an explicit key is protected. A call without one passes, unless the rule asks for
 //!    [derived or required keys](Rule::with_key).
 //! 4. A tool whose annotations say `readOnlyHint: true` is protected by an explicit key alone,
-//!    whatever its rule asks of keys. Without a key its calls pass; under a default rule in
+//!    whatever its rule says about keys. Its calls without a key pass; under a default rule in
 //!    transaction mode no transaction is opened for them.
-//! 5. The services below the layer are made ready after the call has its claim. So a replay, and a
-//!    duplicate that waits, hold no permit of a limit below; the layer itself is always ready.
-//! 6. What is recorded follows the handler's result. An error of another service below frees the key
-//!    where that service was not ready, or says that it refused the call before the handler
-//!    (`Overloaded`), and the layer has seen itself that the handler was not entered. Any other (a
-//!    timeout that dropped the handler, a load limit under a retry that had called it before, a
-//!    refusal from a service in the handler's place) leaves a lease in doubt, and rolls a
-//!    transaction back.
-//! 7. A malformed call enters the handler, as the layer sees it: rmcp parses the arguments inside.
-//!    So rmcp's answer is a result with `isError` like any other, and under an explicit key it is
-//!    recorded: a retry gets it again, and a corrected call needs a new key. A tool that does not
-//!    exist is an error like any other: what it means for the key is the rule's `on_error`. No text
-//!    and no code frees a key, because a handler that acted may answer with the same ones. The
-//!    annotation parses the arguments itself, and frees the key where they do not parse.
-//! 8. What a handler passes on of another server in the names of this crate (a replay's marker, a
-//!    refusal, a mark of [`NotExecuted`](crate::NotExecuted)) is marked as that server's before it is
-//!    recorded or sent ([`UPSTREAM`](crate::wire::UPSTREAM)).
-//! 9. A caller that is dropped (a timeout above, a client that went away) stops neither the
-//!    handler, nor the record, nor those who wait for it.
+//! 5. The services below the layer are made ready once a call has its claim. So replays and waiting
+//!    duplicates hold no permit of a limit below. The layer itself is always ready.
+//! 6. The handler's result decides what is recorded. An error of another service below frees the key if
+//!    that service was not ready or says that it refused the call before the handler (`Overloaded`),
+//!    and if the layer itself saw that the handler was not entered. Any other error (a timeout that
+//!    dropped the handler, a load limit below a retry that had already called the handler, a refusal
+//!    from a service in the handler's place) leaves a lease in doubt and rolls a transaction back.
+//! 7. To the layer, a malformed call enters the handler, because rmcp parses the arguments inside. So
+//!    rmcp's answer is a result with `isError` like any other. Under an explicit key it is recorded: a
+//!    retry gets it again, and a corrected call needs a new key. A tool that does not exist is an error
+//!    like any other, and the rule's `on_error` decides. No error text and no code frees a key, because
+//!    a handler that has acted may answer with the same ones. The annotation parses the arguments
+//!    itself, and frees the key if they do not parse.
+//! 8. A handler may pass on what another server said in the names of this crate (a replay's marker, a
+//!    refusal, a mark of [`NotExecuted`](crate::NotExecuted)). It is marked as that server's before it
+//!    is recorded or sent ([`UPSTREAM`](crate::wire::UPSTREAM)).
+//! 9. Dropping the caller (a timeout above, a client that went away) stops neither the handler, nor the
+//!    recording of its result, nor the duplicates that wait for it.
 //!
 //! # Order
 //!
-//! Services above the layer see every call, services below only those that execute.
+//! Services above the layer see every call; services below see only those that execute.
 //!
 //! - `Timeout` belongs **above**: there it bounds how long a caller waits, and a retry with the same
-//!   key gets the result. Below, it cuts handlers off in the middle, and a lease is in doubt at the
-//!   first retry.
-//! - `ConcurrencyLimit`, `RateLimit` and `Buffer` of handlers belong **below**: above, waiting
-//!   duplicates hold their permits. Measured, with 64 duplicates of a call of 250 ms under a limit of
-//!   16: a call of another key takes 0.3 ms with the limit below, and all the 250 ms with it above.
-//! - `LoadShed` above the layer sheds what a limit between the two refuses; right above a limit
-//!   below the layer, it refuses new executions, while replays are still answered.
+//!   key gets the result. Below, it cuts handlers off halfway, and a call in lease mode is in doubt.
+//! - `ConcurrencyLimit`, `RateLimit` and `Buffer` for handlers belong **below**: above, waiting
+//!   duplicates hold their permits. Measured with 64 duplicates of a call of 250 ms and a limit of 16:
+//!   a call with another key takes 0.3 ms with the limit below, and the full 250 ms with it above.
+//! - `LoadShed` directly above a limit below the layer refuses new executions, while replays are still
+//!   answered. Above the layer it only reacts to limits between the two.
 //!
 //! # Caveats
 //!
-//! - Tool definitions are looked up once for each name, and again when `tools/list` passes by. Keep
-//!   the `ToolRouter` in a field: the generated `get_tool` and `call_tool` otherwise build it anew
-//!   on every call.
+//! - Tool definitions are looked up once for each name, and updated by each `tools/list`. Keep the
+//!   `ToolRouter` in a field: otherwise the generated `get_tool` and `call_tool` rebuild it on every
+//!   call.
 //! - Over HTTP build the server once and clone it in the factory of `StreamableHttpService`:
-//!   `ConcurrencyLimitLayer` makes a new semaphore each time that a server is wrapped.
+//!   `ConcurrencyLimitLayer` makes a new semaphore each time a server is wrapped.
 //! - The layer in a [`ServiceBuilder`](tower::ServiceBuilder) given to
 //!   [`layered`](crate::ServerExt::layered) protects, but only
 //!   [`idempotent`](crate::ServerExt::idempotent) advertises, adds key arguments to `tools/list`,
 //!   and answers the [status request](crate::wire::STATUS_METHOD).
-//! - A tool with a [contract](crate::wire::CONTRACT) in the `_meta` of its definition is taken to be
-//!   annotated, and its calls pass. A handler that lists the tools of another server removes their
-//!   contracts, or that server alone protects their calls.
-//! - Annotated tools are taken to use the layer's [`Idempotency`]: with its policy their contracts in
-//!   `tools/list` are completed, and the status request is answered.
+//! - A tool with a [contract](crate::wire::CONTRACT) in the `_meta` of its definition counts as
+//!   annotated, and its calls pass. A handler that lists the tools of another server must remove their
+//!   contracts; otherwise only that server protects their calls.
+//! - Annotated tools are assumed to use the layer's [`Idempotency`]: its policy completes their contracts
+//!   in `tools/list` and answers the status request.
 //!
 //! # Example
 //!
@@ -130,14 +130,14 @@ impl<S: Store> IdempotencyLayer<S> {
     ///
     /// # Errors
     ///
-    /// The rule, over the server's policy, cannot hold, for one of the reasons that
-    /// [`Policy::check`](crate::Policy::check) lists; or it is in transaction mode and says something
-    /// of leases.
+    /// Together with the server's policy the rule cannot hold, for one of the reasons that
+    /// [`Policy::check`](crate::Policy::check) lists; or it is in transaction mode and sets something
+    /// that only leases have.
     pub fn new(idempotency: Idempotency<S>, default: Rule<S>) -> Result<Self, BuildError> {
         Self::builder(idempotency, default).build()
     }
 
-    /// Starts building a layer; `default` is for the tools that no other rule is for.
+    /// Starts building a layer; `default` is the rule of the tools that have no other.
     pub fn builder(idempotency: Idempotency<S>, default: Rule<S>) -> IdempotencyLayerBuilder<S> {
         IdempotencyLayerBuilder {
             idempotency,
@@ -170,7 +170,7 @@ impl<S> Shared<S> {
     }
 }
 
-/// Whether a tool's calls are deduplicated by something below already.
+/// Whether something below already deduplicates a tool's calls.
 pub(super) fn has_contract(tool: Option<&Tool>) -> bool {
     tool.and_then(|tool| tool.meta.as_ref())
         .is_some_and(|meta| meta.contains_key(wire::CONTRACT))
@@ -217,8 +217,8 @@ impl<S: Store> IdempotencyLayerBuilder<S> {
         self
     }
 
-    /// The rule of every tool that no name is for and for whose definition the predicate holds.
-    /// Earlier predicates come first.
+    /// The rule of every tool for whose definition the predicate holds and that has no rule by name. The
+    /// first predicate that holds decides.
     #[must_use]
     pub fn with_tools(
         mut self,

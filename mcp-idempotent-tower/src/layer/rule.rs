@@ -1,38 +1,36 @@
 //! What a layer does with a tool.
 
+mod compiled;
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    KeyRequirement, OnDoubt, OnError, OnExpired, Policy, PolicyOverride, PolicyUse, Store,
-    TransactionStore, Wait,
-};
-use rmcp::model::Tool;
-
-use crate::{
-    attribute::options,
-    call::{
-        ToolCall,
-        doubt::{InDoubt, VerifyFn, Verifying},
-        result::Handled,
-        run::{self, Reply, Rules},
-        tx,
-    },
-    idempotency::BuildError,
+    KeyRequirement, OnDoubt, OnError, OnExpired, PolicyOverride, Store, TransactionStore, Wait,
 };
 
-/// What a layer does with a tool: how its effect and its record go together, and what differs from
-/// the policy of the [`Idempotency`](crate::Idempotency).
+pub(super) use self::compiled::{Compiled, is_read_only, top_level_name};
+use crate::call::{
+    ToolCall,
+    doubt::{InDoubt, VerifyFn, Verifying},
+    result::Handled,
+    run::{self, Reply, Rules},
+    tx,
+};
+
+/// What a layer does with a tool: its mode, and what differs from the policy of the
+/// [`Idempotency`](crate::Idempotency).
 ///
-/// Under the layer a key is not derived unless [`Rule::with_key`] says so: it sees tools whose author
-/// did not think of retries, and equal arguments may be two intents. An explicit key protects.
+/// The layer does not derive keys unless [`Rule::with_key`] says so: the authors of these tools did not
+/// have retries in mind, so two calls with equal arguments may be two intents. Calls with an explicit key
+/// are protected.
 pub struct Rule<S> {
     kind: Kind<S>,
     policy: PolicyOverride,
     verify: Option<VerifyFn>,
 }
 
-/// The services below the layer, at work on one call.
+/// Passes one call to the services below the layer.
 pub(super) type Handler = Box<dyn FnOnce(ToolCall) -> BoxFuture<'static, Handled> + Send>;
 
 pub(super) type RunInTransaction<S> =
@@ -51,7 +49,7 @@ fn in_transaction<S: TransactionStore>(
 pub(super) enum Kind<S> {
     Untouched,
     Lease,
-    /// The function is named where the store is known to have transactions.
+    /// With the function that runs it, which exists only for stores with transactions.
     Transaction(RunInTransaction<S>),
 }
 
@@ -74,9 +72,8 @@ impl<S> Kind<S> {
 }
 
 impl<S: TransactionStore> Rule<S> {
-    /// Transaction mode: the handler takes [`Tx`](crate::Tx), and what it writes through it commits
-    /// together with the record or not at all. A handler that does not take it is rolled back, and
-    /// its success answered with an error.
+    /// Transaction mode: the handler takes [`Tx`](crate::Tx), and its writes through it commit together
+    /// with the record or not at all. If a handler succeeds without taking it, the caller gets an error.
     #[must_use]
     pub const fn transaction() -> Self {
         Self::of(Kind::Transaction(in_transaction::<S>))
@@ -84,10 +81,10 @@ impl<S: TransactionStore> Rule<S> {
 }
 
 impl<S: Store> Rule<S> {
-    /// Lease mode: the effect is outside the store. At most one execution; after a crash in the
-    /// middle the outcome is unknown. `on_error` says what an error of the handler means:
-    /// [`OnError::InDoubt`] (it does not prove that nothing happened) or [`OnError::Release`] (it
-    /// does, or a repeat is safe).
+    /// Lease mode: the effect is outside the store. There is at most one execution; if the server crashes
+    /// halfway, the outcome is unknown. `on_error` says what an error of the handler means:
+    /// [`OnError::InDoubt`] (it does not prove that nothing happened) or [`OnError::Release`] (it does,
+    /// or a repeat is safe).
     #[must_use]
     pub const fn lease(on_error: OnError) -> Self {
         let mut rule = Self::of(Kind::Lease);
@@ -111,17 +108,17 @@ impl<S> Rule<S> {
         }
     }
 
-    /// What the tool wants of a key; by default [`KeyRequirement::Explicit`], or
-    /// [`KeyRequirement::Required`] where the server's policy says so.
+    /// Whether a call needs a key. By default [`KeyRequirement::Explicit`], or
+    /// [`KeyRequirement::Required`] if the server's policy says so.
     #[must_use]
     pub const fn with_key(mut self, key: KeyRequirement) -> Self {
         self.policy.key = Some(key);
         self
     }
 
-    /// An argument that may carry the key: a top-level name, or a JSON pointer. Where the tool's
-    /// input schema lacks a top-level name, it is added to the tool's definition with a description
-    /// for the model, and removed before the handler sees the arguments.
+    /// An argument that may carry the key: a top-level name, or a JSON pointer. A top-level name that
+    /// the tool's input schema lacks is added to the tool's definition, with a description for the model,
+    /// and removed before the handler sees the arguments.
     #[must_use]
     pub fn with_key_argument(mut self, argument: &str) -> Self {
         self.policy.key_argument = Some(pointer(argument).into());
@@ -166,25 +163,24 @@ impl<S> Rule<S> {
         self
     }
 
-    /// Lease mode: how often a running attempt renews its lease; a third of the lease where it is
-    /// not said, and at most half.
+    /// Lease mode: how often a running attempt renews its lease; by default every third of the lease, at
+    /// most every half.
     #[must_use]
     pub const fn with_heartbeat(mut self, heartbeat: Duration) -> Self {
         self.policy.heartbeat = Some(heartbeat);
         self
     }
 
-    /// Lease mode: a call whose earlier attempt is in doubt runs again. A repeat must be safe, for
-    /// instance because the outside call carries the
-    /// [downstream key](crate::Attempt::downstream_key).
+    /// Lease mode: a call in doubt runs again. A repeat must be safe, for instance because the outside
+    /// call carries the [downstream key](crate::Attempt::downstream_key).
     #[must_use]
     pub const fn with_rerun_in_doubt(mut self) -> Self {
         self.policy.on_doubt = Some(OnDoubt::Rerun);
         self
     }
 
-    /// Lease mode: asks this function about a call whose earlier attempt is in doubt. Return a
-    /// [`Verdict`](crate::Verdict) from a boxed future; what it needs is cloned for each call:
+    /// Lease mode: asks this function about a call in doubt. Return a [`Verdict`](crate::Verdict) from a
+    /// boxed future, and clone what it needs for each call:
     ///
     /// ```
     /// # use mcp_idempotent_tower::{MemoryStore, OnError, Verdict, layer::Rule};
@@ -211,7 +207,7 @@ impl<S> Rule<S> {
         self
     }
 
-    /// Lease mode: how long a record is kept that is in doubt.
+    /// Lease mode: how long a record in doubt is kept.
     #[must_use]
     pub const fn with_in_doubt_retention(mut self, retention: Duration) -> Self {
         self.policy.in_doubt_retention = Some(retention);
@@ -225,77 +221,42 @@ impl<S> Rule<S> {
         self
     }
 
-    /// Lease mode, [`Rule::with_verify`]: how long the function may take. Then it is taken to have
-    /// answered that it does not know.
+    /// Lease mode, [`Rule::with_verify`]: how long the function may take. After that its answer counts as
+    /// [`Verdict::Unknown`](crate::Verdict::Unknown).
     #[must_use]
     pub const fn with_verify_timeout(mut self, timeout: Duration) -> Self {
         self.policy.verify_timeout = Some(timeout);
         self
     }
 
-    /// What a call means whose result is past its retention.
+    /// What happens to a call whose result is past its retention.
     #[must_use]
     pub const fn with_on_expired(mut self, on_expired: OnExpired) -> Self {
         self.policy.on_expired = Some(on_expired);
         self
     }
 
-    /// How long a call is refused whose result is past its retention, under [`OnExpired::Refuse`].
+    /// Under [`OnExpired::Refuse`]: how long a call is refused after its result's retention has passed.
     #[must_use]
     pub const fn with_tombstone(mut self, tombstone: Duration) -> Self {
         self.policy.tombstone = Some(tombstone);
         self
     }
 
-    /// The largest result that is stored, in bytes as encoded. The first caller gets a larger one
-    /// all the same; a retry is told that the call is done and its result was not kept.
+    /// The largest result that is stored, in encoded bytes. The first caller gets a larger result all the
+    /// same; a retry is told that the call is completed and its result was not kept.
     #[must_use]
     pub const fn with_max_result_bytes(mut self, bytes: usize) -> Self {
         self.policy.max_result_bytes = Some(bytes);
         self
     }
 
-    /// Lease mode: whether to run the handler **without any protection** when the store cannot be
-    /// reached, instead of refusing the call.
+    /// Lease mode: whether to run the handler **without any protection** if the store cannot be reached,
+    /// instead of refusing the call.
     #[must_use]
     pub const fn with_run_unprotected_when_store_is_unavailable(mut self, yes: bool) -> Self {
         self.policy.run_unprotected_when_store_is_unavailable = Some(yes);
         self
-    }
-
-    /// The rule over the server's policy, checked; `whose` is what an error calls it.
-    pub(super) fn compile(
-        mut self,
-        whose: &str,
-        base: &Policy,
-        transaction_limit: Option<Duration>,
-    ) -> Result<Compiled<S>, BuildError> {
-        self.policy.key.get_or_insert(match base.key {
-            KeyRequirement::Required => KeyRequirement::Required,
-            _ => KeyRequirement::Explicit,
-        });
-        let of = match self.kind {
-            Kind::Untouched => PolicyUse::Server,
-            Kind::Transaction(_) => PolicyUse::Transaction,
-            Kind::Lease => PolicyUse::Lease {
-                can_verify: self.verify.is_some(),
-            },
-        };
-        let policy = self
-            .policy
-            .for_tool(base, of, transaction_limit)
-            .map_err(|error| error.of(whose))?;
-        let property = policy.key_argument.as_deref().and_then(top_level_name);
-        let mut read_only = policy.clone();
-        read_only.key = KeyRequirement::Explicit;
-        Ok(Compiled {
-            kind: self.kind,
-            policy: Arc::new(policy),
-            verify: self.verify,
-            read_only: Arc::new(read_only),
-            property,
-            by_default: false,
-        })
     }
 }
 
@@ -308,53 +269,12 @@ impl<S> fmt::Debug for Rule<S> {
     }
 }
 
-/// A rule, over the server's policy.
-pub(crate) struct Compiled<S> {
-    pub(super) kind: Kind<S>,
-    pub(super) policy: Arc<Policy>,
-    pub(super) verify: Option<VerifyFn>,
-    /// For tools that only read: an explicit key protects, nothing else does.
-    read_only: Arc<Policy>,
-    property: Option<Box<str>>,
-    /// No rule names the tool.
-    pub(super) by_default: bool,
-}
-
-impl<S> Compiled<S> {
-    pub(super) fn policy_for(&self, read_only: bool) -> &Arc<Policy> {
-        if read_only {
-            &self.read_only
-        } else {
-            &self.policy
-        }
-    }
-
-    /// The name of the key argument where the tool's own schema lacks it.
-    pub(super) fn added_argument(&self, tool: Option<&Tool>) -> Option<&str> {
-        let property = self.property.as_deref()?;
-        let schema = &tool?.input_schema;
-        (!options::has_property(schema, property)).then_some(property)
-    }
-}
-
 /// A JSON pointer from a pointer or a top-level name.
 fn pointer(argument: &str) -> String {
     if argument.starts_with('/') {
         return argument.to_owned();
     }
     format!("/{}", argument.replace('~', "~0").replace('/', "~1"))
-}
-
-pub(super) fn top_level_name(pointer: &str) -> Option<Box<str>> {
-    let name = pointer.strip_prefix('/')?;
-    (!name.contains('/')).then(|| name.replace("~1", "/").replace("~0", "~").into())
-}
-
-/// Whether a tool says that it only reads.
-pub(super) fn is_read_only(tool: Option<&Tool>) -> bool {
-    tool.and_then(|tool| tool.annotations.as_ref())
-        .and_then(|annotations| annotations.read_only_hint)
-        .unwrap_or(false)
 }
 
 #[cfg(test)]

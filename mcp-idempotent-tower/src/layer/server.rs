@@ -1,4 +1,4 @@
-//! A stack of services, as a server again.
+//! A stack of services as a server.
 
 use std::{fmt, sync::Arc};
 
@@ -20,8 +20,8 @@ use crate::call::definition::{Definitions, SharedHandler};
 
 /// Puts tower layers around the tool calls of a server.
 ///
-/// Calls nest: the last layer is the outermost. The result is a [`ServerHandler`], served as the
-/// bare one is; everything but `call_tool` goes to the handler as it is.
+/// Calls nest: the last layer is the outermost. The result is a [`ServerHandler`] and is served like any
+/// other. Everything except `call_tool` goes straight to the handler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,14 +47,14 @@ use crate::call::definition::{Definitions, SharedHandler};
 /// # }
 /// ```
 pub trait ServerExt: ServerHandler {
-    /// Puts a layer around the tool calls: one of tower's, a whole
-    /// [`ServiceBuilder`](tower::ServiceBuilder), or one's own.
+    /// Puts a layer around the tool calls: one from tower, a whole
+    /// [`ServiceBuilder`](tower::ServiceBuilder), or your own.
     fn layered<L>(self, layer: L) -> LayeredServer<Self, L::Service>
     where
         L: Layer<HandlerService<Self>>,
         L::Service: ToolService;
 
-    /// Runs each tool call once, says so to clients, and answers the
+    /// Runs each tool call once, advertises that to clients, and answers the
     /// [status request](crate::wire::STATUS_METHOD).
     fn idempotent<S: Store>(
         self,
@@ -86,8 +86,8 @@ impl<H: ServerHandler> ServerExt for H {
     }
 }
 
-/// A server whose tool calls go through a stack of services. Cheap to clone, also where the handler
-/// is not `Clone`; clones share everything.
+/// A server whose tool calls go through a stack of services. Cheap to clone, even if the handler is not
+/// `Clone`; clones share everything.
 pub struct LayeredServer<H, T> {
     pub(super) shared: Arc<SharedHandler<H>>,
     pub(super) service: T,
@@ -102,8 +102,8 @@ impl<H, T> LayeredServer<H, T> {
         &self.shared.handler
     }
 
-    /// As [`ServerExt::layered`], around the layers that are there: one stack of services, in which
-    /// an error of one layer is not mistaken for the handler's by another.
+    /// As [`ServerExt::layered`], around the existing layers. All layers form one stack, so none of them
+    /// takes another's error for the handler's.
     #[must_use]
     pub fn layered<L>(self, layer: L) -> LayeredServer<H, L::Service>
     where
@@ -117,7 +117,7 @@ impl<H, T> LayeredServer<H, T> {
         }
     }
 
-    /// As [`ServerExt::idempotent`], around the layers that are there.
+    /// As [`ServerExt::idempotent`], around the existing layers.
     #[must_use]
     pub fn idempotent<S: Store>(
         self,
@@ -132,7 +132,7 @@ impl<H, T> LayeredServer<H, T> {
     }
 }
 
-/// What a wrapped server says of itself beyond what its handler says.
+/// What a layer adds to its server beside the service for calls.
 pub(crate) trait Front: Send + Sync + 'static {
     fn advertise(&self, capabilities: &mut ServerCapabilities);
 

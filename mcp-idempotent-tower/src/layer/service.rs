@@ -1,4 +1,4 @@
-//! The service that the layer makes.
+//! The layer's service.
 
 use std::{
     fmt,
@@ -18,19 +18,19 @@ use tower::Service;
 use super::{
     IdempotencyLayer, has_contract,
     rule::{self, Handler, Kind},
-    stack::{ErrorOrigin, IntoErrorData, not_ready, told},
+    stack::{self, ErrorOrigin, IntoErrorData, not_ready, told},
 };
-use crate::call::refusal;
 use crate::call::{
     Incoming as _, ToolCall,
     key::Places,
     not_executed::NotExecuted,
+    refusal,
     result::{self, Handled, ToolResult},
     run::{self, Rules},
 };
 
-/// Runs each call of the service below once. Always ready; the service below is made ready when a
-/// call is to execute.
+/// Runs each call of the service below once. Always ready: the service below is made ready only for a
+/// call that executes.
 pub struct IdempotencyService<T, S> {
     inner: T,
     layer: IdempotencyLayer<S>,
@@ -54,14 +54,13 @@ where
     type Future = BoxFuture<'static, ToolResult>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ErrorData>> {
-        // Readiness of the service below may be a permit, and most of what comes here needs none.
+        // Being ready may take a permit of the service below, and most calls do not get that far.
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, call: ToolCall) -> Self::Future {
         let inner = self.inner.clone();
-        // Decided at once wherever it can be: each future that a call waits in is memory of a
-        // duplicate that waits, and is moved about.
+        // Without another future if possible: each one that a waiting duplicate is in takes memory.
         if let Some(tool) = call.known_tool() {
             return answer(&self.layer, inner, call, Some(&tool));
         }
@@ -88,16 +87,13 @@ where
     let is_known = tool.is_some();
     let rule = layer.shared.rule(call.name(), tool);
     if matches!(rule.kind, Kind::Untouched) || has_contract(tool) || call.is_protected() {
-        return Box::pin(pass(inner, call));
+        // A mark of `NotExecuted` stays, for the layer that deduplicates the call.
+        return Box::pin(stack::pass(inner, call));
     }
     let read_only = rule::is_read_only(tool);
     let policy = rule.policy_for(read_only);
     let has_key = || {
-        let places = Places {
-            meta: Some(call.meta()),
-            arguments: call.arguments(),
-            argument: policy.key_argument.as_deref(),
-        };
+        let places = Places::of(call.meta(), call.arguments(), policy);
         places.values().next().is_some()
     };
     let transaction = match rule.kind {
@@ -130,25 +126,10 @@ where
     })
 }
 
-/// Calls the service below for a call that is not this layer's to execute. A mark of
-/// [`NotExecuted`] stays, for the layer whose it is.
-async fn pass<T>(mut inner: T, call: ToolCall) -> ToolResult
-where
-    T: Service<ToolCall, Response = CallToolResponse>,
-    T::Error: IntoErrorData,
-{
-    if let Err(error) = poll_fn(|cx| inner.poll_ready(cx)).await {
-        return Err(not_ready(error).1);
-    }
-    let observation = call.observation();
-    let answer = inner.call(call).await;
-    answer.map_err(|error| told(error, || observation.shows_nothing()).1)
-}
-
 /// Makes the service below ready, calls it, and says what its answer means for the record.
 ///
-/// That is decided by what was observed at the handler's door, and by no text, code or type: a
-/// handler, and a service that calls it again, may have each of those.
+/// Only what was observed at the handler counts, not an error's text, code or type: handlers and services
+/// that retry may return any of those.
 async fn execute<T>(mut inner: T, call: ToolCall) -> Handled
 where
     T: Service<ToolCall, Response = CallToolResponse>,
@@ -178,15 +159,15 @@ where
     let mut handled = if observation.ends_in_handler {
         Handled::returned(result)
     } else {
-        // A service in the place of the handler: nobody has looked at its answer.
+        // A service stands in for the handler, so nobody has looked at this answer yet.
         Handled::by_author(result)
     };
     if handled.kind == ResultKind::NotExecuted && observation.has_seen_more() {
         handled.kind = ResultKind::ProtocolError;
     }
     if matches!(&handled.result, Err(error) if refusal::is_of_unknown_outcome(error)) {
-        // A timeout in a server below that was wrapped by itself: a handler's own would have been
-        // marked as an upstream's.
+        // A timeout in a server below that has layers of its own. One that the handler itself returned
+        // would be marked as an upstream's.
         handled.kind = ResultKind::Interrupted;
     }
     handled

@@ -12,20 +12,20 @@ use futures_util::future::BoxFuture;
 use rmcp::{ErrorData, ServerHandler, model::CallToolResponse};
 use tower::{BoxError, Service};
 
-use crate::call::refusal;
 use crate::{
     NotExecuted,
     call::{
         ToolCall,
         definition::SharedHandler,
         provenance::{self, Settled},
+        refusal,
     },
 };
 
 /// The innermost service of a stack: a [`ServerHandler`]'s own `call_tool`. Always ready.
 ///
-/// Here, and nowhere else, is seen whether the handler was entered; and what a handler passes on of
-/// another server in this crate's names is marked as that server's.
+/// This is the only place that sees whether the handler was entered. It also marks what the handler passes
+/// on from another server in this crate's names.
 pub struct HandlerService<H> {
     shared: Arc<SharedHandler<H>>,
     _door: Arc<()>,
@@ -140,14 +140,22 @@ where
     T::Future: Send,
 {
     async fn oneshot(&self, call: ToolCall) -> Result<CallToolResponse, ErrorData> {
-        let mut service = self.clone();
-        if let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
-            return Err(not_ready(error).1);
-        }
-        let observation = call.observation();
-        let answer = service.call(call).await;
-        answer.map_err(|error| told(error, || observation.shows_nothing()).1)
+        pass(self.clone(), call).await
     }
+}
+
+/// Waits until a service is ready, calls it, and turns its error into one for the client.
+pub(super) async fn pass<T>(mut service: T, call: ToolCall) -> Result<CallToolResponse, ErrorData>
+where
+    T: Service<ToolCall, Response = CallToolResponse>,
+    T::Error: IntoErrorData,
+{
+    if let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
+        return Err(not_ready(error).1);
+    }
+    let observation = call.observation();
+    let answer = service.call(call).await;
+    answer.map_err(|error| told(error, || observation.shows_nothing()).1)
 }
 
 /// What an error of a stack says about the handler.
@@ -156,20 +164,19 @@ where
 pub enum ErrorOrigin {
     /// The handler returned it.
     Handler,
-    /// Another service refused the call before the handler was called. Believed where that was
-    /// observed: a retry above the service may have called the handler before.
+    /// Another service refused the call before the handler was called. This is only believed if it was
+    /// also observed: a retry above that service may have called the handler earlier.
     BeforeHandler,
-    /// Another service gave the call up; the handler may have run, or may have been dropped in the
-    /// middle.
+    /// Another service gave up on the call; the handler may have run, or may have been dropped halfway.
     Unknown,
 }
 
-/// An error of a stack of services, as the client is told of it.
+/// Turns an error of a stack of services into one for the client.
 ///
-/// Implemented for [`ErrorData`] (the handler's own, passed on as it is), [`BoxError`] (an
-/// [`ErrorData`] in a box; tower's `Elapsed` and `Overloaded`; anything else) and [`Infallible`].
-/// The client is told in `data` whether the handler ran: `outcome` is `not_committed` or `unknown`.
-/// Texts of unknown errors are logged, and not sent.
+/// Implemented for [`ErrorData`] (the handler's own error, unchanged), [`BoxError`] (a boxed
+/// [`ErrorData`], tower's `Elapsed` and `Overloaded`, or anything else) and [`Infallible`]. `outcome` in
+/// the error's `data` tells the client whether the handler ran: `not_committed` or `unknown`. The texts of
+/// other errors are logged and not sent.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be told to an MCP client",
     note = "implement `IntoErrorData` for it, or turn it into `ErrorData` with `map_err`"
@@ -232,7 +239,7 @@ impl IntoErrorData for BoxError {
     }
 }
 
-/// What an error of a service says, as far as it fits what was observed of the call.
+/// What an error of a service says, unless what was observed of the call contradicts it.
 pub(crate) fn told(
     error: impl IntoErrorData,
     nothing_ran: impl FnOnce() -> bool,
@@ -249,7 +256,7 @@ pub(crate) fn told(
     }
 }
 
-/// The error of a service that is not ready: whatever its type, the handler was not called.
+/// The error of a service that is not ready. Whatever its type, the handler was not called.
 pub(crate) fn not_ready(error: impl IntoErrorData) -> (ErrorOrigin, ErrorData) {
     let origin = error.origin();
     let mut data = error.into_error_data();

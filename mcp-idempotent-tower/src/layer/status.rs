@@ -1,21 +1,20 @@
 //! The request that asks what became of a call.
 //!
-//! 1. The params are `{key?, tool?, arguments?}`; the key may stand in `_meta`, or in the argument that
-//!    the tool takes it in, as in a call. Without a key it is the call itself that is asked for, by
-//!    tool and arguments.
-//! 2. Keys are looked up in the caller's scope. Where an `authorize` hook is set, the tool must be
-//!    named, and the hook is asked.
-//! 3. A server with another secret than that of the records, or without the store, answers with an
-//!    error that says nothing of the call: its outcome is unknown.
-//! 4. The answer has a `state`, the recorded result only where tool and arguments are given and are
-//!    those of the call, and what to do `next`. A key that was not seen is never a reason to make
-//!    another: the first request may still be on its way.
+//! 1. The params are `{key?, tool?, arguments?}`. As in a call, the key may also be in `_meta` or in the
+//!    tool's key argument. Without a key, tool and arguments identify the call.
+//! 2. Keys are looked up in the caller's scope. If there is an `authorize` hook, the request must name the
+//!    tool, and the hook is asked.
+//! 3. A server that cannot reach the store, or has a different secret than the records, answers with an
+//!    error that says nothing about the call: its outcome is unknown.
+//! 4. The answer has a `state` and what to do `next`. It has the recorded result only if tool and
+//!    arguments are given and match the call. A key that was not seen is never a reason to make a new
+//!    one: the first request may still be on its way.
 
 use std::sync::Arc;
 
 use mcp_idempotent_core::{
-    CallInfo, CanonicalArguments, KeyKind, KeyRequirement, OnDoubt, Policy, Record, RecordState,
-    Refusal, Store, answer::refusal_of, store::Inspected,
+    CallInfo, KeyKind, KeyRequirement, OnDoubt, Policy, Record, RecordState, Refusal, Store,
+    answer::refusal_of, store::Inspected,
 };
 use rmcp::{
     ErrorData, RoleServer,
@@ -24,18 +23,18 @@ use rmcp::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::call::refusal;
 use crate::{
     Idempotency,
     call::{
+        identity,
         key::{self, Places, Unreadable},
-        result, run,
+        refusal, result,
     },
 };
 
 /// What is asked for.
 pub(super) struct Asked {
-    /// The member of that name, of whatever form.
+    /// The member `key`, valid or not.
     key: Option<Value>,
     pub(super) tool: Option<String>,
     arguments: Option<JsonObject>,
@@ -71,19 +70,15 @@ impl Asked {
 
 /// # Errors
 ///
-/// The request says nothing that could be a call, the caller may not ask, or the store could not be
-/// asked. Nothing was changed.
+/// The request does not identify a call, the caller may not ask, or the store could not be asked. Nothing
+/// was changed.
 pub(super) async fn answer<S: Store>(
     idempotency: &Idempotency<S>,
     policy: &Policy,
     asked: Asked,
     context: &RequestContext<RoleServer>,
 ) -> Result<CustomResult, ErrorData> {
-    let places = Places {
-        meta: Some(&context.meta),
-        arguments: asked.arguments.as_ref(),
-        argument: policy.key_argument.as_deref(),
-    };
+    let places = Places::of(&context.meta, asked.arguments.as_ref(), policy);
     let key = key::read(asked.key.iter().chain(places.values())).map_err(|why| match why {
         Unreadable::Invalid(error) => malformed(&error.to_string()),
         Unreadable::Contradiction => malformed("it carries two different keys"),
@@ -110,7 +105,7 @@ pub(super) async fn answer<S: Store>(
             "this tool's calls without a key are not recorded",
         ));
     }
-    let arguments = CanonicalArguments::new(asked.arguments.as_ref(), &run::left_out(policy));
+    let arguments = identity::canonical(asked.arguments.as_ref(), policy);
     let tool: Arc<str> = asked.tool.as_deref().unwrap_or_default().into();
     let identity = engine.identify(&scope, key.as_ref(), &tool, &arguments);
     let inspected = engine
@@ -145,7 +140,7 @@ const EXPIRED: &str = "The call was completed, and its result is no longer kept.
 const UNREADABLE: &str = "The call is completed, but its stored result cannot be read. Do not \
     repeat it; ask the operator.";
 
-/// The protocol revision of the one who asks.
+/// How results look in the protocol revision of the client that asks.
 struct Reader {
     is_legacy: bool,
 }
@@ -159,7 +154,7 @@ impl Reader {
         Self { is_legacy }
     }
 
-    /// The recorded answer as it would stand in a response to this reader, and under which name.
+    /// The name of the member and the recorded answer, as a response to this client would have them.
     fn recorded(&self, response: &[u8]) -> Option<(&'static str, Value)> {
         match result::decode(response).ok()? {
             Ok(response) => {
@@ -175,7 +170,7 @@ impl Reader {
     }
 }
 
-/// What the record says. What to do next is what a call would be told.
+/// The answer from a record. `next` is what a call with the same key would be told.
 fn found(record: Record, key: KeyKind, on_doubt: OnDoubt, reader: Option<Reader>) -> Value {
     let next = refusal_of(&record.state, key, on_doubt)
         .map_or("retry_same_key", |refusal| refusal.action().as_str());
@@ -208,7 +203,7 @@ fn found(record: Record, key: KeyKind, on_doubt: OnDoubt, reader: Option<Reader>
     }
 }
 
-/// `ServerResult` is untagged: none of these names may be one that another result is known by.
+/// `ServerResult` is untagged, so these names must not be ones that identify another kind of result.
 fn state(state: &str, next: &str, message: &str) -> Value {
     json!({ "state": state, "next": next, "message": message })
 }

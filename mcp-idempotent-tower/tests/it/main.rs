@@ -7,5 +7,7 @@ mod client;
 mod layer;
 #[cfg(feature = "sqlite")]
 mod scope;
+#[cfg(feature = "sqlite")]
+mod unprotected;
 mod upstream;
 mod wire;

@@ -7,6 +7,7 @@ use tracing::Instrument as _;
 
 use super::{
     end::LeaseAttempt,
+    heart::Heart,
     held::{Held, SeedOf, Terms},
     owned::OwnedLease,
     verify::{self, Verified},
@@ -18,7 +19,7 @@ use crate::{
         claim::{Led, Rules},
         detach::DetachOnDrop,
         plan,
-        rotation::Under,
+        rotation::guard::Under,
     },
     policy::OnDoubt,
     record::RecordState,
@@ -212,7 +213,7 @@ impl<S: Store> Inner<S> {
         };
         let in_doubt = in_doubt || under.is_some_and(|under| under.in_doubt);
         let held = Arc::new(Held::new(
-            (Arc::clone(&self.store), Arc::clone(&self.heart)),
+            (Arc::clone(&self.store), Arc::<Heart<S>>::clone(&self.heart)),
             lease,
             claiming.terms,
             asked,

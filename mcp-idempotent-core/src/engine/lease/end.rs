@@ -13,7 +13,7 @@ use crate::{
         late::{Ending, Left},
         lead::Lead,
         plan::{self, LeasePlan},
-        rotation::GuardEnd,
+        rotation::guard::GuardEnd,
     },
     outcome::{HandlerResult, ResultKind},
     record::{RecordState, Timestamp},

@@ -5,7 +5,7 @@ use std::{any::Any, fmt, sync::Arc, time::Duration};
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 
-use super::held::{Held, Watch};
+use super::held::{Held, NotCurrent, Watch};
 use crate::{
     engine::late::BeginError,
     engine::lent::Borrowed,
@@ -16,37 +16,6 @@ use crate::{
 /// How long a handler that asks for its lease waits for the store at least, although by this
 /// process's clock the lease may have ended.
 const SHORTEST_ANSWER: Duration = Duration::from_secs(1);
-
-/// Why a handler cannot be sure of its lease.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum NotCurrent {
-    /// The lease is lost: it lapsed, an operator resolved the record, or another attempt took over.
-    /// What the handler does from now on is not recorded, and may be done twice.
-    Fenced,
-    /// The store could not be asked in time.
-    Unconfirmed(StoreError),
-}
-
-impl fmt::Display for NotCurrent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Fenced => {
-                "the call has lost its lease; another attempt or an operator may have it"
-            }
-            Self::Unconfirmed(_) => "the store could not confirm that the call still has its lease",
-        })
-    }
-}
-
-impl std::error::Error for NotCurrent {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Fenced => None,
-            Self::Unconfirmed(error) => Some(error),
-        }
-    }
-}
 
 /// What a handler in lease mode can know of its attempt, and do under it. Cheap to clone. It outlives
 /// the attempt, and is no longer current then.

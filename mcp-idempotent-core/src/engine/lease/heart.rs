@@ -14,10 +14,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::{
-    handle::NotCurrent,
-    held::{Held, lock},
-};
+use super::held::{Held, NotCurrent, lock};
 use crate::store::Store;
 
 /// How often the leases are looked at within the shortest heartbeat among them.

@@ -1,6 +1,8 @@
 //! A lease while its attempt runs, as all who have to do with it share it.
 
 use std::{
+    any::Any,
+    fmt,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -10,12 +12,42 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{handle::NotCurrent, heart::Heart};
 use crate::{
     engine::late::LateTransaction,
     fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
-    store::{CallInfo, Lease, LeaseEnd, Store},
+    store::{CallInfo, Lease, LeaseEnd, Store, StoreError},
 };
+
+/// Why a handler cannot be sure of its lease.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NotCurrent {
+    /// The lease is lost: it lapsed, an operator resolved the record, or another attempt took over.
+    /// What the handler does from now on is not recorded, and may be done twice.
+    Fenced,
+    /// The store could not be asked in time.
+    Unconfirmed(StoreError),
+}
+
+impl fmt::Display for NotCurrent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fenced => {
+                "the call has lost its lease; another attempt or an operator may have it"
+            }
+            Self::Unconfirmed(_) => "the store could not confirm that the call still has its lease",
+        })
+    }
+}
+
+impl std::error::Error for NotCurrent {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Fenced => None,
+            Self::Unconfirmed(error) => Some(error),
+        }
+    }
+}
 
 /// How long a lease is honoured, and how often it is renewed.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +69,7 @@ pub(in crate::engine) struct Held<S> {
     pub(in crate::engine) store: Arc<S>,
     pub(in crate::engine) watch: Watch,
     /// The lease is renewed although everything else of the engine may be gone.
-    _heart: Arc<Heart<S>>,
+    _heart: Arc<dyn Any + Send + Sync>,
 }
 
 /// What does not depend on the store's type.
@@ -63,7 +95,7 @@ pub(in crate::engine) struct Watch {
 impl<S: Store> Held<S> {
     /// A lease that was asked for at `asked`.
     pub(in crate::engine) fn new(
-        (store, heart): (Arc<S>, Arc<Heart<S>>),
+        (store, heart): (Arc<S>, Arc<dyn Any + Send + Sync>),
         lease: Lease,
         terms: Terms,
         asked: Instant,

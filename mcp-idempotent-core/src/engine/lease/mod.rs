@@ -15,7 +15,8 @@ mod verify;
 pub use self::{
     begin::Begun,
     end::LeaseAttempt,
-    handle::{LeaseHandle, NotCurrent},
+    handle::LeaseHandle,
+    held::NotCurrent,
     verify::{InDoubtCall, Verdict, Verify},
 };
 pub(super) use self::{

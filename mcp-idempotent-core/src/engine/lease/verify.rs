@@ -6,11 +6,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::time::timeout;
 
-use super::{
-    end::share_doubt,
-    handle::{LeaseHandle, NotCurrent},
-    owned::OwnedLease,
-};
+use super::{end::share_doubt, handle::LeaseHandle, held::NotCurrent, owned::OwnedLease};
 use crate::{
     answer::{Answer, Replay},
     engine::lead::Lead,

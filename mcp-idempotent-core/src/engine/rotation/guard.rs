@@ -6,16 +6,57 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::{runtime::Handle, time::sleep};
 
-use super::GuardRules;
+use super::previous::kept;
 use crate::{
-    engine::lease::Held,
+    engine::{
+        lease::{Held, Terms},
+        plan,
+    },
     fingerprint::{Fingerprint, Identity, RecordId},
+    policy::{OnDoubt, Policy},
     record::{Record, RecordState, Timestamp},
     store::{Completion, Ended, Lease, LeaseEnd, Store, StoreError},
 };
 
 /// Between two tries to complete a guard while the store fails.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// What a guard has to know of its call.
+#[derive(Clone, Copy)]
+pub(super) struct GuardRules {
+    pub(super) terms: Terms,
+    pub(super) on_doubt: OnDoubt,
+    /// The handler writes through the transaction that makes the record.
+    pub(super) transaction: bool,
+    pub(super) retention: Duration,
+    pub(super) tombstone: Duration,
+}
+
+impl GuardRules {
+    pub(super) fn new(
+        policy: &Policy,
+        identity: &Identity,
+        on_doubt: OnDoubt,
+        transaction: bool,
+        limit: Option<Duration>,
+    ) -> Self {
+        // It ends after the lease that it guards, and after any transaction that keeps it from
+        // being renewed.
+        let lease = policy.lease.saturating_mul(2);
+        let lease = lease.max(limit.unwrap_or_default().saturating_mul(4));
+        let retention = plan::retention(policy, identity.kind);
+        Self {
+            terms: Terms {
+                lease,
+                heartbeat: policy.heartbeat_period(),
+            },
+            on_doubt,
+            transaction,
+            retention,
+            tombstone: kept(policy, identity) - retention,
+        }
+    }
+}
 
 /// How the previous id was when the guard was claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,28 +20,24 @@
 //! The downstream keys of lease mode are those of the guard: its id, fingerprint and origin, under the
 //! previous secret. So they are the same whichever process makes an attempt, while both serve.
 
-mod guard;
+pub(super) mod guard;
+mod previous;
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use self::guard::{Found, Guarding};
-pub(super) use self::guard::{Guard, GuardEnd, Under};
+use self::guard::{Found, Guard, GuardRules, Guarding, Under};
+pub(super) use self::previous::Rotation;
 use super::{
     Engine, Inner, Request,
-    claim::Rules,
     detach::DetachOnDrop,
-    lease::{Held, SeedOf, Terms},
-    plan,
+    lease::{Heart, Held, SeedOf},
 };
 use crate::{
-    error::Refusal,
-    fingerprint::{Identity, PreviousIdentity, RecordId, Secret},
-    policy::{OnDoubt, OnExpired, Policy},
+    fingerprint::{PreviousIdentity, RecordId},
+    policy::OnDoubt,
     record::RecordState,
-    refusal,
-    scope::Application,
     store::{Claim, Claimed, Lease, Store, StoreError, StoreErrorKind},
     telemetry::Mode,
 };
@@ -49,82 +45,13 @@ use crate::{
 /// How often a guard in doubt is tried to be taken over that others take over too.
 const TAKE_OVERS: u32 = 8;
 
-/// What records were made under before.
-pub(super) struct Rotation {
-    pub(super) application: Application,
-    pub(super) secret: Option<Secret>,
-    /// For how long they are kept.
-    pub(super) period: Duration,
-}
-
-/// How long a call's record may be of use.
-fn kept(policy: &Policy, identity: &Identity) -> Duration {
-    let retention = plan::retention(policy, identity.kind);
-    match policy.on_expired {
-        OnExpired::Refuse => retention.saturating_add(policy.tombstone),
-        OnExpired::New => retention,
-    }
-}
-
-/// What a guard has to know of its call.
-#[derive(Clone, Copy)]
-pub(super) struct GuardRules {
-    pub(super) terms: Terms,
-    pub(super) on_doubt: OnDoubt,
-    /// The handler writes through the transaction that makes the record.
-    pub(super) transaction: bool,
-    pub(super) retention: Duration,
-    pub(super) tombstone: Duration,
-}
-
-impl GuardRules {
-    pub(super) fn new(
-        policy: &Policy,
-        identity: &Identity,
-        on_doubt: OnDoubt,
-        transaction: bool,
-        limit: Option<Duration>,
-    ) -> Self {
-        // It ends after the lease that it guards, and after any transaction that keeps it from
-        // being renewed.
-        let lease = policy.lease.saturating_mul(2);
-        let lease = lease.max(limit.unwrap_or_default().saturating_mul(4));
-        let retention = plan::retention(policy, identity.kind);
-        Self {
-            terms: Terms {
-                lease,
-                heartbeat: policy.heartbeat_period(),
-            },
-            on_doubt,
-            transaction,
-            retention,
-            tombstone: kept(policy, identity) - retention,
-        }
-    }
-}
-
-impl Rotation {
-    /// Whether the records of a call are of no use any more when the previous secret is forgotten.
-    pub(super) fn keeps(&self, request: &Request<'_>) -> Result<(), Refusal> {
-        let kept = kept(request.policy, &request.identity);
-        if kept <= self.period {
-            return Ok(());
-        }
-        Err(refusal::rotation_too_short(
-            &request.call.tool,
-            kept,
-            self.period,
-        ))
-    }
-}
-
 impl<S: Store> Engine<S> {
     /// What a call is under before it claims its record, while a secret is replaced.
     pub(super) async fn guarded(
         &self,
         guard: &mut Option<Guard>,
         request: &Request<'_>,
-        rules: Rules,
+        (mode, on_doubt): (Mode, OnDoubt),
         claim: &Claim,
     ) -> Result<Claimed<Option<Under>>, StoreError> {
         let Some(previous) = request.identity.previous.as_deref() else {
@@ -136,8 +63,8 @@ impl<S: Store> Engine<S> {
         let rules = GuardRules::new(
             request.policy,
             &request.identity,
-            rules.on_doubt,
-            rules.mode == Mode::Transaction,
+            on_doubt,
+            mode == Mode::Transaction,
             self.inner.store.transaction_limit(),
         );
         Ok(match self.inner.guard(claim, *previous, rules).await? {
@@ -153,7 +80,7 @@ impl<S: Store> Inner<S> {
     /// Claims the previous id of a call that is claimed under `claim` next.
     ///
     /// A guard that was on its way when its caller was dropped is given back.
-    pub(super) async fn guard(
+    async fn guard(
         self: &Arc<Self>,
         claim: &Claim,
         previous: PreviousIdentity,
@@ -283,7 +210,7 @@ impl<S: Store> Inner<S> {
             secret: None,
         };
         let held = Arc::new(Held::new(
-            (Arc::clone(&self.store), Arc::clone(&self.heart)),
+            (Arc::clone(&self.store), Arc::<Heart<S>>::clone(&self.heart)),
             lease,
             rules.terms,
             asked,

@@ -9,39 +9,26 @@ use std::{
 use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, PgPool};
 
-use super::{Inner, Locks, PostgresStore, SchemaName, Statements};
+use super::{
+    lock::{Locks, savepoint},
+    schema_name::SchemaName,
+    statement::{Statements, Values},
+    store::{Inner, Isolation, OnBegin, PostgresStore},
+};
 use crate::store::{CallInfo, StoreError};
 
-/// The isolation level of a handler's transaction. It is put inside BEGIN, because Postgres
-/// refuses to change it after the first statement (in the set-up hook, for instance).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(clippy::exhaustive_enums, reason = "SQL has exactly these")]
-pub enum Isolation {
-    /// READ COMMITTED.
-    ReadCommitted,
-    /// REPEATABLE READ.
-    RepeatableRead,
-    /// SERIALIZABLE. Records are then looked up before the transaction, which costs a round trip:
-    /// inside it the look-up would make unrelated calls fail to serialise.
-    Serializable,
-}
+impl PostgresStore {
+    /// A store with the default settings. Nothing is asked of the database yet.
+    #[must_use]
+    pub fn new(pool: PgPool) -> Self {
+        PostgresStoreBuilder::new(pool).build_with(SchemaName::default())
+    }
 
-impl Isolation {
-    pub(super) const fn as_sql(self) -> &'static str {
-        match self {
-            Self::ReadCommitted => " ISOLATION LEVEL READ COMMITTED",
-            Self::RepeatableRead => " ISOLATION LEVEL REPEATABLE READ",
-            Self::Serializable => " ISOLATION LEVEL SERIALIZABLE",
-        }
+    /// Settings first.
+    pub fn builder(pool: PgPool) -> PostgresStoreBuilder {
+        PostgresStoreBuilder::new(pool)
     }
 }
-
-/// Sets a transaction up, after the claim and before the handler.
-pub type OnBegin = Arc<
-    dyn for<'c> Fn(&'c mut PgConnection, &'c CallInfo) -> BoxFuture<'c, Result<(), sqlx::Error>>
-        + Send
-        + Sync,
->;
 
 /// Builds a [`PostgresStore`].
 #[must_use]
@@ -59,7 +46,7 @@ pub struct PostgresStoreBuilder {
 }
 
 impl PostgresStoreBuilder {
-    pub(super) fn new(pool: PgPool) -> Self {
+    fn new(pool: PgPool) -> Self {
         Self {
             pool,
             schema: SchemaName::DEFAULT.to_owned(),
@@ -182,19 +169,24 @@ impl PostgresStoreBuilder {
         Ok(self.build_with(schema))
     }
 
-    pub(super) fn build_with(self, schema: SchemaName) -> PostgresStore {
+    fn build_with(self, schema: SchemaName) -> PostgresStore {
+        let values = Values {
+            schema: &schema.quoted(),
+            isolation: self.isolation.map_or("", clause),
+            savepoint: &savepoint(),
+            idle_timeout: self.idle_timeout,
+            lock_timeout: self.lock_timeout,
+        };
         PostgresStore {
             inner: Arc::new(Inner {
-                statements: Statements::new(&schema, self.idle_timeout),
-                locks: Locks::new(&schema),
-                savepoint: super::mark::savepoint(),
+                statements: Statements::new(&values),
+                locks: Locks::new(schema.as_str()),
                 pool: self.pool,
                 schema,
                 isolation: self.isolation,
                 lookup_first: self.lookup_first,
                 acquire_timeout: self.acquire_timeout,
                 recovery_timeout: self.recovery_timeout,
-                lock_timeout: self.lock_timeout,
                 on_begin: self.on_begin,
                 prepared: AtomicBool::new(self.prepared_statements),
                 names_last: AtomicBool::new(false),
@@ -202,6 +194,14 @@ impl PostgresStoreBuilder {
                 serializable: AtomicBool::new(false),
             }),
         }
+    }
+}
+
+const fn clause(isolation: Isolation) -> &'static str {
+    match isolation {
+        Isolation::ReadCommitted => " ISOLATION LEVEL READ COMMITTED",
+        Isolation::RepeatableRead => " ISOLATION LEVEL REPEATABLE READ",
+        Isolation::Serializable => " ISOLATION LEVEL SERIALIZABLE",
     }
 }
 

@@ -10,15 +10,15 @@ use crate::store::{StoreError, StoreErrorKind};
 /// They mean this only in a batch that has nothing but our statements in it.
 pub(super) mod answer {
     /// Division by zero: the lock of this very call is taken.
-    pub(in super::super) const NO: &str = "22012";
+    pub(in crate::store::postgres) const NO: &str = "22012";
     /// Logarithm of zero: the lock of the key is taken.
-    pub(in super::super) const KEY_BUSY: &str = "2201E";
+    pub(in crate::store::postgres) const KEY_BUSY: &str = "2201E";
     /// The same error where a lease is completed: no row is under its token any more.
-    pub(in super::super) const FENCED: &str = KEY_BUSY;
+    pub(in crate::store::postgres) const FENCED: &str = KEY_BUSY;
     /// Square root of a negative number: there is a record.
-    pub(in super::super) const SEEN: &str = "2201F";
+    pub(in crate::store::postgres) const SEEN: &str = "2201F";
     /// Substring of negative length: the transaction is serializable.
-    pub(in super::super) const SERIALIZABLE: &str = "22011";
+    pub(in crate::store::postgres) const SERIALIZABLE: &str = "22011";
 }
 
 pub(super) const IN_FAILED_TRANSACTION: &str = "25P02";

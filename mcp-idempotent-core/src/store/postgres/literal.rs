@@ -1,52 +1,98 @@
 //! Values written into the text of a statement: hexadecimal digits of our own bytes, integers, and
 //! text in which nothing needs quoting.
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::{borrow::Cow, fmt::Write as _, time::Duration};
+
+use crate::{
+    key::VISIBLE_PREFIX,
+    policy::OnExpired,
+    store::{Claim, Completion, Lease},
+};
+
+/// How much of a tool's name is kept, in characters.
+pub(super) const TOOL_LENGTH: usize = 255;
 
 /// A value for a parameter of one of our statements.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Argument<'a> {
     Integer(i64),
-    /// One `bytea` of all these bytes, in order.
-    Bytes(&'a [&'a [u8]]),
-    /// Text that [`plain`] made.
-    Text(&'a str),
+    Boolean(bool),
+    Bytes(&'a [u8]),
+    /// What [`plain`] makes of the text, at most so many characters.
+    Plain(&'a str, usize),
+    /// Any text without U+0000.
+    AnyText(&'a str),
     Null,
-    /// A literal as it is.
-    Literal(&'a str),
 }
 
-impl Argument<'_> {
+impl<'a> Argument<'a> {
+    /// Microseconds.
+    pub(super) fn interval(duration: Duration) -> Self {
+        Self::Integer(interval(duration))
+    }
+
+    /// The record id, and whether a tombstone counts as a record.
+    pub(super) fn record(claim: &'a Claim) -> [Self; 2] {
+        [
+            Self::Bytes(claim.id.as_bytes()),
+            Self::Boolean(claim.on_expired == OnExpired::Refuse),
+        ]
+    }
+
+    /// The record id and the token of an attempt.
+    pub(super) fn attempt(lease: &'a Lease) -> [Self; 2] {
+        [Self::Bytes(lease.id.as_bytes()), Self::Integer(lease.token)]
+    }
+
+    /// The result, and how long it and its tombstone are kept.
+    pub(super) fn completion(completion: &'a Completion) -> [Self; 3] {
+        [
+            completion
+                .response
+                .as_deref()
+                .map_or(Self::Null, Self::Bytes),
+            Self::interval(completion.retention),
+            Self::interval(completion.tombstone),
+        ]
+    }
+
+    /// The tool's name.
+    pub(super) fn tool(claim: &'a Claim) -> Self {
+        Self::Plain(&claim.call.tool, TOOL_LENGTH)
+    }
+
+    /// The key's prefix, where it may be kept.
+    pub(super) fn prefix(claim: &'a Claim) -> Self {
+        claim
+            .key_prefix
+            .as_deref()
+            .map_or(Self::Null, |prefix| Self::Plain(prefix, VISIBLE_PREFIX))
+    }
+
     pub(super) fn push_to(self, sql: &mut String) {
         match self {
             Self::Integer(value) => {
                 let _ = write!(sql, "{value}");
             }
-            Self::Bytes(parts) => {
+            Self::Boolean(value) => sql.push_str(if value { "true" } else { "false" }),
+            // Whatever `standard_conforming_strings` says.
+            Self::Bytes(bytes) => {
                 sql.push_str("E'\\\\x");
-                for part in parts {
-                    push_hex(sql, part);
-                }
+                push_hex(sql, bytes);
                 sql.push('\'');
             }
-            Self::Text(value) => {
-                debug_assert!(
-                    value.bytes().all(is_plain),
-                    "only plain text goes into a statement"
-                );
+            Self::Plain(value, limit) => {
                 sql.push('\'');
-                sql.push_str(value);
+                sql.push_str(&plain(value, limit));
                 sql.push('\'');
+            }
+            Self::AnyText(value) => {
+                sql.push_str("pg_catalog.convert_from(");
+                Self::Bytes(value.as_bytes()).push_to(sql);
+                sql.push_str(", 'UTF8')");
             }
             Self::Null => sql.push_str("NULL"),
-            Self::Literal(value) => sql.push_str(value),
         }
-    }
-
-    fn into_literal(self) -> String {
-        let mut literal = String::new();
-        self.push_to(&mut literal);
-        literal
     }
 }
 
@@ -84,35 +130,6 @@ pub(super) fn unhex(text: &str) -> Result<Vec<u8>, sqlx::Error> {
         .collect()
 }
 
-/// A `bytea` literal, whatever `standard_conforming_strings` says.
-pub(super) fn bytes(bytes: &[u8]) -> String {
-    Argument::Bytes(&[bytes]).into_literal()
-}
-
-/// A `bytea` literal, or NULL.
-pub(super) fn bytes_or_null(value: Option<&[u8]>) -> String {
-    value.map_or_else(|| "NULL".to_owned(), bytes)
-}
-
-/// A `text` literal of text that [`plain`] made: nothing in it needs quoting.
-pub(super) fn text(value: &str) -> String {
-    Argument::Text(value).into_literal()
-}
-
-/// A `text` literal, or NULL.
-pub(super) fn text_or_null(value: Option<&str>) -> String {
-    value.map_or_else(|| "NULL".to_owned(), text)
-}
-
-/// A `text` literal of any text without U+0000, whatever `standard_conforming_strings` says and
-/// whatever is in it.
-pub(super) fn any_text(value: &str) -> String {
-    format!(
-        "pg_catalog.convert_from({}, 'UTF8')",
-        bytes(value.as_bytes())
-    )
-}
-
 /// At most `limit` characters of `value`, with `?` for every one that would need quoting or that
 /// an encoding of the database might lack.
 pub(super) fn plain(value: &str, limit: usize) -> Cow<'_, str> {
@@ -134,7 +151,7 @@ fn is_plain(byte: u8) -> bool {
 }
 
 /// Microseconds for an `interval`, at most a hundred years.
-pub(super) fn interval(duration: std::time::Duration) -> i64 {
+pub(super) fn interval(duration: Duration) -> i64 {
     const LIMIT: i64 = 100 * 366 * 24 * 60 * 60 * 1_000_000;
     i64::try_from(duration.as_micros()).map_or(LIMIT, |micros| micros.min(LIMIT))
 }

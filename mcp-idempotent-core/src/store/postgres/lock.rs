@@ -1,8 +1,15 @@
-//! The keys of the advisory locks.
+//! The keys of the advisory locks, and what our transactions are known by.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use sha2::{Digest, Sha256};
 
-use super::{Mark, schema::SchemaName};
 use crate::store::Claim;
 
 /// Advisory locks are one space for the whole database: where in it those of one schema are.
@@ -18,10 +25,10 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    pub(super) fn new(schema: &SchemaName) -> Self {
+    pub(super) fn new(schema: &str) -> Self {
         let of = |what: &[u8]| {
             let mut hash = Sha256::new();
-            for part in [b"mcp-idempotent ", what, &[0], schema.as_str().as_bytes()] {
+            for part in [b"mcp-idempotent ", what, &[0], schema.as_bytes()] {
                 hash.update(part);
             }
             let digest: [u8; 32] = hash.finalize().into();
@@ -54,4 +61,26 @@ impl Locks {
 fn first_eight(bytes: &[u8; 32]) -> i64 {
     let [a, b, c, d, e, f, g, h, ..] = *bytes;
     i64::from_be_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// What a transaction is known by in the record that it writes, or by its own lock. Below zero, so
+/// that it is never a fencing token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark(pub(super) i64);
+
+impl Mark {
+    pub(super) fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let random = KEYS.hash_one(COUNT.fetch_add(1, Ordering::Relaxed)) >> 1;
+        Self(-i64::try_from(random).unwrap_or(i64::MAX).max(1))
+    }
+}
+
+/// The savepoint under which handlers write: it lives as long as the transaction, whoever ends it.
+/// The name is the store's own, so that no handler and no other store sets one like it by accident.
+/// It is the same for every call, because pg_stat_statements before Postgres 17 keeps an entry for
+/// each name.
+pub(super) fn savepoint() -> String {
+    format!("mcp_idempotent_{:016x}", RandomState::new().hash_one(0))
 }

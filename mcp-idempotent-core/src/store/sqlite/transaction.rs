@@ -232,6 +232,11 @@ impl SqliteStore {
         // Its first statement answers with the moment; without that answer it was not done.
         let at = batch.rows.first().copied().map(Timestamp::from_micros);
         let error = match (batch.done, at) {
+            // SQLite asks no hook about the commit of a transaction that wrote nothing, such as
+            // one that the handler began after it had rolled ours back.
+            (Ok(()), Some(_)) if checkout.writer.watch.ended_early() => {
+                return self.ended_by_handler(checkout, claim).await;
+            }
             (Ok(()), Some(at)) => {
                 if checkout.writer.watch.saw_the_commit() {
                     checkout.give_back();

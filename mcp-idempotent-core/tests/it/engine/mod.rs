@@ -2,7 +2,7 @@
 
 mod joining;
 mod lease;
-mod leases;
+pub(crate) mod leases;
 mod logs;
 #[cfg(feature = "metrics")]
 mod outcomes;
@@ -29,13 +29,13 @@ use mcp_idempotent_core::{
 
 /// What a handler returned, in these tests.
 #[derive(Clone)]
-struct Reply {
+pub(crate) struct Reply {
     kind: ResultKind,
     text: String,
 }
 
 impl Reply {
-    fn new(kind: ResultKind, text: &str) -> Self {
+    pub(crate) fn new(kind: ResultKind, text: &str) -> Self {
         Self {
             kind,
             text: text.to_owned(),
@@ -54,8 +54,8 @@ impl HandlerResult for Reply {
 }
 
 /// One server: an engine, its policy, and how often its handler ran.
-struct Server<S = MemoryStore> {
-    engine: Engine<S>,
+pub(crate) struct Server<S = MemoryStore> {
+    pub(crate) engine: Engine<S>,
     policy: Arc<Policy>,
     executions: Arc<AtomicUsize>,
 }
@@ -77,7 +77,7 @@ impl Server {
 }
 
 impl<S: Store> Server<S> {
-    fn on(store: S, change: impl FnOnce(&mut Policy)) -> Self {
+    pub(crate) fn on(store: S, change: impl FnOnce(&mut Policy)) -> Self {
         let mut policy = Policy::default();
         policy.on_error = OnError::InDoubt;
         policy.wait = Wait::UpTo(Duration::from_secs(30));
@@ -118,7 +118,7 @@ impl<S: Store> Server<S> {
     }
 
     /// One call, as a server makes it.
-    async fn call(&self, key: &str, handler: impl Future<Output = Reply>) -> Outcome {
+    pub(crate) async fn call(&self, key: &str, handler: impl Future<Output = Reply>) -> Outcome {
         self.call_as(self.request(self.identity(Some(key), "{}")), handler)
             .await
     }
@@ -149,14 +149,14 @@ impl<S: Store> Server<S> {
         Outcome::from(attempt.finish(&reply).await, Some(reply))
     }
 
-    fn executions(&self) -> usize {
+    pub(crate) fn executions(&self) -> usize {
         self.executions.load(Ordering::SeqCst)
     }
 }
 
 /// What a caller was answered, in short.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Outcome {
+pub(crate) enum Outcome {
     Own(String),
     Replayed(String),
     Joined(String),
@@ -184,7 +184,7 @@ impl Outcome {
     }
 }
 
-fn own(text: &str) -> Outcome {
+pub(crate) fn own(text: &str) -> Outcome {
     Outcome::Own(text.to_owned())
 }
 
@@ -196,7 +196,7 @@ fn joined(text: &str) -> Outcome {
     Outcome::Joined(text.to_owned())
 }
 
-async fn succeed(text: &str) -> Reply {
+pub(crate) async fn succeed(text: &str) -> Reply {
     Reply::new(ResultKind::Success, text)
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    OnExpired, RecordState, Store, TransactionStore,
+    Store, TransactionStore,
     store::{Claimed, End, Ended},
 };
 
@@ -41,66 +41,6 @@ async fn the_same_call_elsewhere_is_in_progress_and_another_one_is_a_conflict() 
     }
 }
 
-#[tokio::test]
-async fn an_attempt_that_ended_without_a_record_leaves_the_key_free_for_another_call() {
-    let database = Database::new().await;
-    let first = claim("key", "{}");
-    let running = database.begin(&first).await;
-    let ended = database
-        .store
-        .end(running, Some(&first), End::RollBack)
-        .await;
-    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
-    let other = other_arguments(&first);
-    let ended = database.call(&other, "other").await;
-    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
-}
-
-#[tokio::test]
-async fn an_expired_record_makes_room_or_is_refused_while_its_tombstone_lasts() {
-    let database = Database::new().await;
-    let mut claim = claim("key", "{}");
-    let mut completion = result("first");
-    completion.tombstone = Duration::from_secs(600);
-    let transaction = database.begin(&claim).await;
-    let end = End::Commit(completion);
-    let ended = database.store.end(transaction, Some(&claim), end).await;
-    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
-    database.age(claim.id, Duration::from_secs(120)).await;
-    for _ in 0..2 {
-        claim.on_expired = OnExpired::Refuse;
-        let refused = database.store.begin(&claim.call, Some(&claim)).await;
-        assert!(
-            matches!(&refused, Ok(Claimed::Found(record)) if matches!(record.state, RecordState::Expired)),
-            "{refused:?}"
-        );
-        claim.on_expired = OnExpired::New;
-        assert!(database.store.look_up(&claim).await.unwrap().is_none());
-        // Reduces the record to its tombstone.
-        database.store.sweep(10).await.unwrap();
-    }
-    assert_eq!(database.records().await, 1);
-    let ended = database.call(&claim, "second").await;
-    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
-    let record = database.store.look_up(&claim).await.unwrap().unwrap();
-    assert_eq!(text_of(&record), "second");
-}
-
-#[tokio::test]
-async fn a_refused_key_is_free_after_its_tombstone() {
-    let database = Database::new().await;
-    let mut claim = claim("key", "{}");
-    claim.on_expired = OnExpired::Refuse;
-    let mut completion = result("first");
-    completion.tombstone = Duration::from_secs(60);
-    let transaction = database.begin(&claim).await;
-    let end = End::Commit(completion);
-    database.store.end(transaction, Some(&claim), end).await;
-    database.age(claim.id, Duration::from_secs(180)).await;
-    let ended = database.call(&claim, "second").await;
-    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
-}
-
 /// Two attempts on one expired record, both past the locks (as if these had failed): the second
 /// to commit loses, with a record, and not silently.
 #[tokio::test]
@@ -122,19 +62,6 @@ async fn racers_past_the_locks_have_one_effect_on_an_expired_record() {
     };
     assert_eq!(text_of(&record), "one");
     assert_eq!(database.effects().await, ["expired", "one"]);
-}
-
-#[tokio::test]
-async fn the_end_of_time_is_a_hundred_years_away() {
-    let database = Database::new().await;
-    let claim = claim("key", "{}");
-    let mut completion = result("result");
-    completion.retention = Duration::MAX;
-    completion.tombstone = Duration::MAX;
-    let transaction = database.begin(&claim).await;
-    let end = End::Commit(completion);
-    let ended = database.store.end(transaction, Some(&claim), end).await;
-    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
 }
 
 /// Expiry counts from the finishing statement, not from the start of the transaction.
@@ -178,7 +105,7 @@ async fn neither_key_nor_scope_nor_arguments_are_stored() {
         row.contains("a-very-s") && row.contains("o?brien? ?1 ??"),
         "{row}"
     );
-    for secret in ["a-very-secret", "tests", "4242"] {
+    for secret in ["a-very-secret", "tests", "4242424242424242"] {
         assert!(!row.contains(secret), "{row}");
     }
 }

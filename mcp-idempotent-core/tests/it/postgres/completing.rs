@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    Audit, OperatorStore, RecordState, Resolution, Resolved, Store, TransactionStore,
+    RecordState, Store, TransactionStore,
     store::{Claim, End, Ended, Lease, LeaseEnd, StoreErrorKind, postgres::Isolation},
 };
 use sqlx::Executor;
@@ -124,12 +124,7 @@ async fn a_commit_that_takes_its_time_is_waited_for() {
 /// `change` is made by somebody who holds the record while the completion comes.
 async fn waits_for_a_holder(lease_period: Duration, change: &str, until: &str) {
     let name = unique("waits");
-    let database = Database::with(
-        |options| options.application_name(&name),
-        |pool| pool,
-        |store| store,
-    )
-    .await;
+    let database = Database::with_options(|options| options.application_name(&name)).await;
     let mut claim = claim("key", "{}");
     claim.lease = lease_period;
     let lease = lease(&database.store, &claim).await;
@@ -190,63 +185,6 @@ async fn a_server_that_was_paused_past_the_lease_commits_nothing() {
     });
     assert!(matches!(ended, Ended::Fenced), "{ended:?}");
     assert!(database.effects().await.is_empty());
-}
-
-#[tokio::test]
-async fn a_resolution_fences_the_transaction_of_a_living_attempt() {
-    let database = Database::new().await;
-    let claim = claim("key", "{}");
-    let lease = lease(&database.store, &claim).await;
-    let transaction = begin_unclaimed(&database, &claim, "late").await;
-    let audit = Audit::new("operator", "asked the other side").unwrap();
-    let resolution = Resolution::Committed(result("by hand"));
-    let resolved = database
-        .store
-        .resolve(lease.id, lease.token, &resolution, &audit)
-        .await;
-    assert!(matches!(resolved, Ok(Resolved::Done(_))), "{resolved:?}");
-    let end = End::Complete(lease, result("late"));
-    let ended = database.store.end(transaction, None, end).await;
-    assert!(matches!(ended, Ended::Fenced), "{ended:?}");
-    assert!(database.effects().await.is_empty());
-    let record = database.store.look_up(&claim).await.unwrap().unwrap();
-    assert_eq!(text_of(&record), "by hand");
-}
-
-#[tokio::test]
-async fn an_aborted_transaction_completes_nothing() {
-    let database = Database::with_pool(1).await;
-    let claim = claim("key", "{}");
-    let lease = lease(&database.store, &claim).await;
-    let mut transaction = begin_unclaimed(&database, &claim, "undone").await;
-    // The handler swallows the error.
-    let _ = transaction.execute("SELECT 1 / 0").await;
-    let end = End::Complete(lease.clone(), result("done"));
-    let ended = database.store.end(transaction, None, end).await;
-    assert!(matches!(ended, Ended::Aborted(_)), "{ended:?}");
-    assert!(database.effects().await.is_empty());
-    is_current(&database, &lease).await;
-}
-
-#[tokio::test]
-async fn a_transaction_that_the_handler_ended_completes_nothing() {
-    let database = Database::with_pool(1).await;
-    for sql in [
-        "COMMIT",
-        "ROLLBACK",
-        "COMMIT; BEGIN",
-        "ROLLBACK; BEGIN",
-        "COMMIT; BEGIN; SELECT 1 / 0",
-    ] {
-        let claim = claim(&sql.replace(' ', "-"), "{}");
-        let lease = lease(&database.store, &claim).await;
-        let mut transaction = begin_unclaimed(&database, &claim, sql).await;
-        let _ = transaction.execute(sqlx::raw_sql(sql)).await;
-        let end = End::Complete(lease.clone(), result("done"));
-        let ended = database.store.end(transaction, None, end).await;
-        assert!(matches!(ended, Ended::EndedByHandler), "{sql}: {ended:?}");
-        is_current(&database, &lease).await;
-    }
 }
 
 #[tokio::test]

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    RecordId, operator_store_conformance,
+    RecordId, operator_store_conformance, sql_operator_store_conformance, sql_store_conformance,
     store::postgres::{Isolation, PostgresStore},
     store_conformance,
-    testing::{Harness, TransactionHarness},
+    testing::{Harness, HarnessResult, SqlHarness, TransactionHarness},
     transaction_store_conformance,
 };
-use sqlx::PgConnection;
+use sqlx::{Executor, PgConnection};
 
 use super::database::Database;
 
@@ -20,18 +20,42 @@ impl Harness for Database {
         &self.store
     }
 
-    async fn age(&self, id: RecordId, by: Duration) {
+    fn elsewhere(&self) -> &PostgresStore {
+        &self.elsewhere
+    }
+
+    async fn age(&self, id: RecordId, by: Duration) -> HarnessResult {
         Database::age(self, id, by).await;
+        Ok(())
     }
 }
 
 impl TransactionHarness for Database {
-    async fn write<'c>(&'c self, connection: &'c mut PgConnection) {
-        Database::write(self, connection, "effect").await;
+    async fn write<'c>(&'c self, connection: &'c mut PgConnection) -> HarnessResult {
+        connection
+            .execute(self.sql("INSERT INTO {s}.effects VALUES ('effect')"))
+            .await?;
+        Ok(())
     }
 
-    async fn effects(&self) -> u64 {
-        Database::effects(self).await.len() as u64
+    async fn effects(&self) -> HarnessResult<u64> {
+        Ok(Database::effects(self).await.len() as u64)
+    }
+}
+
+impl SqlHarness for Database {
+    async fn run<'c>(&'c self, connection: &'c mut PgConnection, sql: &'static str) {
+        drop(connection.execute(sqlx::raw_sql(sql)).await);
+    }
+
+    async fn fail<'c>(&'c self, connection: &'c mut PgConnection) {
+        self.run(connection, "SELECT 1 / 0").await;
+    }
+
+    async fn write_through_the_pool(&self) -> HarnessResult {
+        let insert = self.sql("INSERT INTO {s}.effects VALUES ('next')");
+        sqlx::query(insert).execute(&self.pool).await?;
+        Ok(())
     }
 }
 
@@ -44,10 +68,42 @@ mod transactions {
     transaction_store_conformance!(Database::new());
 }
 
+mod sql {
+    use super::*;
+
+    sql_store_conformance!(Database::with_pool(1));
+    sql_operator_store_conformance!(Database::with_pool(1));
+}
+
 mod looking_up_first {
     use super::*;
 
     transaction_store_conformance!(Database::with_store(|store| store.with_lookup_first(true)));
+
+    mod sql {
+        use super::*;
+
+        /// With a hook, so that a claim has as many points at which it can be dropped as it may.
+        async fn one_connection() -> Database {
+            Database::with(
+                |options| options,
+                |pool| pool.max_connections(1),
+                |store| {
+                    store
+                        .with_lookup_first(true)
+                        .with_on_begin(|connection, _| {
+                            Box::pin(async move {
+                                sqlx::query("SELECT 1").execute(connection).await?;
+                                Ok(())
+                            })
+                        })
+                },
+            )
+            .await
+        }
+
+        sql_store_conformance!(one_connection());
+    }
 }
 
 mod without_prepared_statements {

@@ -7,10 +7,10 @@ use std::{
 };
 
 use mcp_idempotent_core::{
-    Application, Bytes, CanonicalArguments, IdempotencyKey, Identity, Record, RecordId,
-    RecordState, Scope, Store, TransactionStore,
+    Application, Bytes, CanonicalArguments, IdempotencyKey, Identity, Record, RecordId, Scope,
+    TransactionStore,
     store::{
-        CallInfo, Claim, Claimed, Completion, End, Ended, Lease,
+        CallInfo, Claim, Completion, End, Ended,
         postgres::{PgTransaction, PostgresStore, PostgresStoreBuilder},
     },
 };
@@ -18,6 +18,9 @@ use sqlx::{
     AssertSqlSafe, PgConnection, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
+
+use crate::stores::response;
+pub(super) use crate::stores::{begin, lease};
 
 /// How often a condition is looked at before a test gives up, and the rest between two looks.
 const LOOKS: u32 = 2000;
@@ -38,6 +41,12 @@ pub(crate) struct Database {
     pub(super) outside: PgPool,
     pub(super) schema: String,
     pub(super) store: PostgresStore,
+    /// Another process's store on the same tables, with a pool of its own.
+    #[cfg_attr(
+        not(feature = "testing"),
+        expect(dead_code, reason = "the conformance suite alone asks for it")
+    )]
+    pub(super) elsewhere: PostgresStore,
 }
 
 impl Database {
@@ -49,6 +58,12 @@ impl Database {
         store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
     ) -> Self {
         Self::with(|options| options, |pool| pool, store).await
+    }
+
+    pub(super) async fn with_options(
+        connect: impl FnOnce(PgConnectOptions) -> PgConnectOptions,
+    ) -> Self {
+        Self::with(connect, |pool| pool, |builder| builder).await
     }
 
     pub(super) async fn with_pool(size: u32) -> Self {
@@ -82,30 +97,27 @@ impl Database {
         .execute(&outside)
         .await
         .unwrap();
-        let pool =
-            pool(PgPoolOptions::new().max_connections(8)).connect_lazy_with(connect(options()));
+        let connect = connect(options());
+        let pool = pool(PgPoolOptions::new().max_connections(8)).connect_lazy_with(connect);
         let store = store(PostgresStore::builder(pool.clone()).with_schema(&schema))
             .build()
             .unwrap();
+        let elsewhere = another_process(&schema, |store| store);
         Self {
             pool,
             outside,
             schema,
             store,
+            elsewhere,
         }
     }
 
-    /// Another store on the same tables, with a pool of its own.
+    /// A further process's store, with settings of its own.
     pub(crate) fn another_process(
         &self,
         store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
     ) -> PostgresStore {
-        let pool = PgPoolOptions::new()
-            .max_connections(4)
-            .connect_lazy_with(options());
-        store(PostgresStore::builder(pool).with_schema(&self.schema))
-            .build()
-            .unwrap()
+        another_process(&self.schema, store)
     }
 
     /// One whose sessions find the tables of the schema without naming it.
@@ -192,6 +204,44 @@ impl Database {
         self.commit(transaction, claim, text).await
     }
 
+    /// Which session this is.
+    pub(super) async fn session<'c>(&self, of: impl sqlx::PgExecutor<'c>) -> i32 {
+        let pid = sqlx::query_scalar("SELECT pg_backend_pid()");
+        pid.fetch_one(of).await.unwrap()
+    }
+
+    pub(super) async fn until_gone(&self, session: i32) {
+        self.until(&format!(
+            "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {session})"
+        ))
+        .await;
+    }
+
+    pub(super) async fn terminate(&self, session: i32) {
+        self.until(&format!("SELECT pg_terminate_backend({session})"))
+            .await;
+        self.until_gone(session).await;
+    }
+
+    /// Has `said`, an expression, written down for each change of a record.
+    pub(super) async fn witness(&self, said: &str) {
+        self.execute(&format!(
+            "CREATE TABLE {{s}}.witness (said text); \
+             CREATE FUNCTION {{s}}.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             INSERT INTO {{s}}.witness VALUES ({said}); RETURN NULL; END $$; \
+             CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {{s}}.records \
+             FOR EACH ROW EXECUTE FUNCTION {{s}}.note()"
+        ))
+        .await;
+    }
+
+    pub(super) async fn witnessed(&self) -> Vec<String> {
+        sqlx::query_scalar(self.sql("SELECT said FROM {s}.witness"))
+            .fetch_all(&self.outside)
+            .await
+            .unwrap()
+    }
+
     /// Waits until `condition` (a SELECT of one boolean) holds.
     pub(super) async fn until(&self, condition: &str) {
         for _ in 0..LOOKS {
@@ -208,11 +258,16 @@ impl Database {
     }
 }
 
-pub(super) async fn lease(store: &PostgresStore, claim: &Claim) -> Lease {
-    match store.claim(claim).await {
-        Ok(Claimed::New(lease)) => lease,
-        other => panic!("expected a lease, found {other:?}"),
-    }
+fn another_process(
+    schema: &str,
+    store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
+) -> PostgresStore {
+    let pool = PgPoolOptions::new()
+        .max_connections(4)
+        .connect_lazy_with(options());
+    store(PostgresStore::builder(pool).with_schema(schema))
+        .build()
+        .unwrap()
 }
 
 /// A transaction without a claim, with one effect in it.
@@ -221,19 +276,9 @@ pub(super) async fn begin_unclaimed(
     claim: &Claim,
     effect: &str,
 ) -> PgTransaction {
-    let Ok(Claimed::New(mut transaction)) = database.store.begin(&claim.call, None).await else {
-        panic!("a transaction without a claim always begins");
-    };
+    let mut transaction = crate::stores::begin_unclaimed(&database.store, claim).await;
     database.write(&mut transaction, effect).await;
     transaction
-}
-
-pub(super) async fn begin(store: &PostgresStore, claim: &Claim) -> PgTransaction {
-    match store.begin(&claim.call, Some(claim)).await {
-        Ok(Claimed::New(transaction)) => transaction,
-        Ok(other) => panic!("expected a new claim, found {other:?}"),
-        Err(error) => panic!("expected a new claim, found {error:?}"),
-    }
 }
 
 /// A name that no other test or run uses.
@@ -287,11 +332,5 @@ pub(super) fn result(text: &str) -> Completion {
 
 /// The text of a completed record.
 pub(super) fn text_of(record: &Record) -> String {
-    match &record.state {
-        RecordState::Completed {
-            response: Some(response),
-            ..
-        } => String::from_utf8(response.to_vec()).unwrap(),
-        other => panic!("expected a completed record, found {other:?}"),
-    }
+    String::from_utf8(response(record).to_vec()).unwrap()
 }

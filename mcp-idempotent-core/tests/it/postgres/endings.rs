@@ -215,13 +215,9 @@ async fn a_session_that_sat_idle_too_long_has_committed_nothing() {
     {
         let claim = claim(&format!("key-{index}"), "{}");
         let mut transaction = database.begin(&claim).await;
-        let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
-            .fetch_one(&mut *transaction)
-            .await
-            .unwrap();
+        let session = database.session(&mut *transaction).await;
         database.write(&mut transaction, "undone").await;
-        let gone = format!("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {pid})");
-        database.until(&gone).await;
+        database.until_gone(session).await;
         let commits_unrecorded = matches!(end, End::CommitUnrecorded);
         match database.store.end(transaction, Some(&claim), end).await {
             Ended::Aborted(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable),
@@ -240,15 +236,8 @@ async fn a_session_that_was_terminated_has_committed_nothing() {
     let claim = claim("key", "{}");
     let mut transaction = database.begin(&claim).await;
     database.write(&mut transaction, "undone").await;
-    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
-        .fetch_one(&mut *transaction)
-        .await
-        .unwrap();
-    database
-        .until(&format!("SELECT pg_terminate_backend({pid})"))
-        .await;
-    let gone = format!("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {pid})");
-    database.until(&gone).await;
+    let session = database.session(&mut *transaction).await;
+    database.terminate(session).await;
     let ended = database.commit(transaction, &claim, "result").await;
     assert!(
         matches!(&ended, Ended::Aborted(error) if error.is_transient()),
@@ -268,15 +257,8 @@ async fn dead_idle_connections_do_not_fail_a_claim() {
     )
     .await;
     database.call(&claim("first", "{}"), "first").await;
-    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
-        .fetch_one(&database.pool)
-        .await
-        .unwrap();
-    database
-        .until(&format!("SELECT pg_terminate_backend({pid})"))
-        .await;
-    let gone = format!("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {pid})");
-    database.until(&gone).await;
+    let session = database.session(&database.pool).await;
+    database.terminate(session).await;
     let ended = database.call(&claim("second", "{}"), "second").await;
     assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
 }
@@ -304,22 +286,6 @@ async fn results_around_the_inline_limit_come_back_byte_for_byte() {
         };
         assert!(response == Some(bytes), "the bytes of {size} differ");
     }
-}
-
-#[tokio::test]
-async fn a_large_result_replaces_an_expired_record_as_a_small_one_does() {
-    let database = Database::with_pool(1).await;
-    let claim = claim("key", "{}");
-    for _ in 0..3 {
-        let mut transaction = database.begin(&claim).await;
-        database.write(&mut transaction, "effect").await;
-        let ended = database
-            .commit(transaction, &claim, &"x".repeat(100_000))
-            .await;
-        assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
-        database.age(claim.id, Duration::from_secs(120)).await;
-    }
-    assert_eq!(database.records().await, 1);
 }
 
 #[tokio::test]

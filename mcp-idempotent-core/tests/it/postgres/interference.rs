@@ -182,21 +182,6 @@ async fn a_swallowed_database_error_is_never_a_success() {
 }
 
 #[tokio::test]
-async fn a_swallowed_database_error_of_an_unprotected_call_is_never_a_success() {
-    let database = Database::with_pool(1).await;
-    let call = claim("unused", "{}").call;
-    let Ok(Claimed::New(mut transaction)) = database.store.begin(&call, None).await else {
-        panic!("an unprotected call always begins");
-    };
-    database.write(&mut transaction, "undone").await;
-    raw(&mut transaction, "SELECT 1 / 0").await;
-    let end = End::CommitUnrecorded;
-    let ended = database.store.end(transaction, None, end).await;
-    assert!(matches!(ended, Ended::Aborted(_)), "{ended:?}");
-    assert!(database.effects().await.is_empty());
-}
-
-#[tokio::test]
 async fn a_nested_begin_is_a_savepoint() {
     let database = Database::with_pool(1).await;
     let claim = claim("key", "{}");

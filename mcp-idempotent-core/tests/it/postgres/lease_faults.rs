@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mcp_idempotent_core::{
     OperatorStore, RecordState, Store, TransactionStore,
-    store::{Claimed, End, Ended, Lease, LeaseEnd, StoreErrorKind},
+    store::{Claimed, End, Ended, LeaseEnd, StoreErrorKind},
 };
 use sqlx::{Connection, Executor};
 
@@ -89,31 +89,6 @@ async fn a_claim_that_was_given_up_while_the_server_was_paused_holds_no_connecti
                 if matches!(record.state, RecordState::InProgress { .. })),
         "{claimed:?}"
     );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_takeovers_from_two_stores_one_wins() {
-    let database = Database::new().await;
-    let claim = claim("key", "{}");
-    let stores = [
-        database.another_process(|store| store),
-        database.another_process(|store| store.with_prepared_statements(false)),
-    ];
-    let mut current = lease(&database.store, &claim).await;
-    for attempts in 2..12 {
-        database.store.abandon(&current).await.unwrap();
-        let racers = (0..8).map(|racer| {
-            let (store, claim) = (stores[racer % 2].clone(), claim.clone());
-            tokio::spawn(async move { store.take_over(&claim, current.token).await })
-        });
-        let mut won: Vec<Lease> = Vec::new();
-        for racer in racers.collect::<Vec<_>>() {
-            won.extend(racer.await.unwrap().unwrap());
-        }
-        assert_eq!(won.len(), 1);
-        assert_eq!(won[0].attempts, attempts);
-        current = won.remove(0);
-    }
 }
 
 #[tokio::test]

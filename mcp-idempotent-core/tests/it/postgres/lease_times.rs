@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    Store, TransactionStore,
+    RecordState, Store, TransactionStore,
     store::{End, Ended, LeaseEnd},
 };
 use sqlx::Executor;
@@ -11,15 +11,6 @@ use sqlx::Executor;
 use super::database::{Database, begin_unclaimed, claim, lease, result};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-
-async fn in_zone(zone: &str) -> Database {
-    Database::with(
-        |options| options.options([("TimeZone", zone)]),
-        |pool| pool,
-        |store| store,
-    )
-    .await
-}
 
 async fn is_exact(database: &Database, span: &str, days: u32) {
     let sql = format!("SELECT extract(epoch FROM {span}) = {days} * 86400 FROM {{s}}.records");
@@ -33,8 +24,14 @@ async fn is_exact(database: &Database, span: &str, days: u32) {
 /// One of these spans has an odd number of changes to or from daylight saving time in it.
 #[tokio::test]
 async fn no_zone_and_no_daylight_saving_changes_the_times_of_a_lease() {
-    for zone in ["Asia/Kathmandu", "America/New_York", "Europe/Berlin"] {
-        let database = in_zone(zone).await;
+    for zone in [
+        "Asia/Kathmandu",
+        "America/New_York",
+        "Europe/Berlin",
+        "Pacific/Chatham",
+    ] {
+        let database =
+            Database::with_options(|options| options.options([("TimeZone", zone)])).await;
         for days in [60, 120, 180, 240] {
             database.execute("DELETE FROM {s}.records").await;
             let mut claim = claim("key", "{}");
@@ -42,6 +39,12 @@ async fn no_zone_and_no_daylight_saving_changes_the_times_of_a_lease() {
             claim.in_doubt_retention = DAY * days;
             let lease = lease(&database.store, &claim).await;
             is_exact(&database, "lease_until - created_at", days).await;
+            let record = database.store.look_up(&claim).await.unwrap().unwrap();
+            let RecordState::InProgress { lease_remaining } = record.state else {
+                panic!("expected in progress, found {record:?}");
+            };
+            assert!(lease_remaining <= claim.lease);
+            assert!(lease_remaining > claim.lease - Duration::from_secs(60));
             is_exact(&database, "expires_at - created_at", 2 * days).await;
             let renewed = database.store.renew(&lease, DAY * days).await.unwrap();
             let LeaseEnd::Done(at) = renewed else {
@@ -109,56 +112,29 @@ async fn a_time_zone_that_the_hook_sets_changes_no_time() {
 #[tokio::test]
 async fn a_renewal_touches_no_index() {
     let database = Database::new().await;
-    database
-        .execute(
-            "CREATE TABLE {s}.witness (cold bigint); \
-             CREATE FUNCTION {s}.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-             INSERT INTO {s}.witness \
-             VALUES (pg_stat_get_xact_tuples_updated('{s}.records'::regclass) \
-             - pg_stat_get_xact_tuples_hot_updated('{s}.records'::regclass)); \
-             RETURN NULL; END $$; \
-             CREATE TRIGGER note AFTER UPDATE ON {s}.records \
-             FOR EACH ROW EXECUTE FUNCTION {s}.note()",
-        )
-        .await;
+    // How many updates of this transaction were not within the page alone.
+    let cold = "pg_stat_get_xact_tuples_updated('{s}.records'::regclass) \
+        - pg_stat_get_xact_tuples_hot_updated('{s}.records'::regclass)";
+    database.witness(cold).await;
     let lease = lease(&database.store, &claim("key", "{}")).await;
     for _ in 0..3 {
         let renewed = database.store.renew(&lease, DAY).await;
         assert!(matches!(renewed, Ok(LeaseEnd::Done(_))), "{renewed:?}");
     }
-    let cold: Vec<i64> = sqlx::query_scalar(database.sql("SELECT cold FROM {s}.witness"))
-        .fetch_all(&database.outside)
-        .await
-        .unwrap();
-    assert_eq!(cold, [0, 0, 0]);
+    assert_eq!(database.witnessed().await, ["0", "0", "0", "0"]);
 }
 
 #[tokio::test]
 async fn a_takeover_and_a_renewal_are_as_durable_as_a_claim() {
-    let database = Database::with(
-        |options| options.options([("synchronous_commit", "off")]),
-        |pool| pool,
-        |store| store,
-    )
-    .await;
+    let database =
+        Database::with_options(|options| options.options([("synchronous_commit", "off")])).await;
     database
-        .execute(
-            "CREATE TABLE {s}.witness (durability text); \
-             CREATE FUNCTION {s}.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-             INSERT INTO {s}.witness VALUES (current_setting('synchronous_commit')); \
-             RETURN NULL; END $$; \
-             CREATE TRIGGER note AFTER INSERT OR UPDATE ON {s}.records \
-             FOR EACH ROW EXECUTE FUNCTION {s}.note()",
-        )
+        .witness("current_setting('synchronous_commit')")
         .await;
     let claim = claim("key", "{}");
     let first = lease(&database.store, &claim).await;
     database.store.renew(&first, DAY).await.unwrap();
     database.store.abandon(&first).await.unwrap();
     database.store.take_over(&claim, first.token).await.unwrap();
-    let seen: Vec<String> = sqlx::query_scalar(database.sql("SELECT durability FROM {s}.witness"))
-        .fetch_all(&database.outside)
-        .await
-        .unwrap();
-    assert_eq!(seen, ["on", "on", "off", "on"]);
+    assert_eq!(database.witnessed().await, ["on", "on", "off", "on"]);
 }

@@ -2,27 +2,9 @@
 
 use std::time::Duration;
 
-use mcp_idempotent_core::{
-    RecordState, Store,
-    store::{Claimed, Lease, LeaseEnd},
-};
+use mcp_idempotent_core::Store;
 
-use super::database::{Database, claim, result, text_of};
-
-async fn lease(database: &Database, key: &str) -> Lease {
-    match database.store.claim(&claim(key, "{}")).await {
-        Ok(Claimed::New(lease)) => lease,
-        other => panic!("expected a lease, found {other:?}"),
-    }
-}
-
-/// Notes the durability under which each change of a record was made.
-const WITNESS: &str = "CREATE TABLE {s}.witness (change text, durability text); \
-    CREATE FUNCTION {s}.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-    INSERT INTO {s}.witness VALUES (TG_OP, current_setting('synchronous_commit') || ' ' || \
-    current_setting('transaction_isolation')); RETURN NULL; END $$; \
-    CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {s}.records \
-    FOR EACH ROW EXECUTE FUNCTION {s}.note()";
+use super::database::{Database, claim, lease, result};
 
 #[tokio::test]
 async fn a_claim_is_durable_and_a_completion_need_not_be_whatever_the_defaults() {
@@ -31,101 +13,39 @@ async fn a_claim_is_durable_and_a_completion_need_not_be_whatever_the_defaults()
         ("on", "on"),
         ("remote_apply", "remote_apply"),
     ] {
-        let database = Database::with(
-            |options| {
-                options.options([
-                    ("synchronous_commit", default),
-                    ("default_transaction_isolation", "serializable"),
-                ])
-            },
-            |pool| pool,
-            |store| store,
-        )
+        let database = Database::with_options(|options| {
+            options.options([
+                ("synchronous_commit", default),
+                ("default_transaction_isolation", "serializable"),
+            ])
+        })
         .await;
-        database.execute(WITNESS).await;
-        let first = lease(&database, "one").await;
+        database
+            .witness(
+                "concat_ws(' ', TG_OP, current_setting('synchronous_commit'), \
+                 current_setting('transaction_isolation'))",
+            )
+            .await;
+        let first = lease(&database.store, &claim("one", "{}")).await;
         database
             .store
             .complete(&first, result("done"))
             .await
             .unwrap();
-        let second = lease(&database, "two").await;
+        let second = lease(&database.store, &claim("two", "{}")).await;
         database
             .store
             .release(&second, std::time::Duration::ZERO)
             .await
             .unwrap();
-        let seen: Vec<(String, String)> =
-            sqlx::query_as(database.sql("SELECT change, durability FROM {s}.witness"))
-                .fetch_all(&database.outside)
-                .await
-                .unwrap();
         let expected = [
             ("INSERT", claimed),
             ("UPDATE", "off"),
             ("INSERT", claimed),
             ("DELETE", default),
         ]
-        .map(|(change, durability)| (change.to_owned(), format!("{durability} read committed")));
-        assert_eq!(seen, expected);
-    }
-}
-
-#[tokio::test]
-async fn an_operators_new_token_fences_a_living_attempt() {
-    let database = Database::new().await;
-    let lease = lease(&database, "key").await;
-    database
-        .execute("UPDATE {s}.records SET token = nextval('{s}.tokens')")
-        .await;
-    let end = database.store.complete(&lease, result("late")).await;
-    assert!(matches!(end, Ok(LeaseEnd::Fenced)), "{end:?}");
-}
-
-#[tokio::test]
-async fn a_lease_end_does_not_depend_on_the_applications_clock_or_time_zone() {
-    let database = Database::with(
-        |options| options.options([("TimeZone", "Pacific/Chatham")]),
-        |pool| pool,
-        |store| store,
-    )
-    .await;
-    let mut claim = claim("key", "{}");
-    claim.lease = Duration::from_secs(3 * 24 * 3600);
-    let Ok(Claimed::New(_)) = database.store.claim(&claim).await else {
-        panic!("the key is new");
-    };
-    let exact: bool = sqlx::query_scalar(
-        database
-            .sql("SELECT extract(epoch FROM lease_until - created_at) = 259200 FROM {s}.records"),
-    )
-    .fetch_one(&database.outside)
-    .await
-    .unwrap();
-    assert!(exact);
-    let record = database.store.look_up(&claim).await.unwrap().unwrap();
-    let RecordState::InProgress { lease_remaining } = record.state else {
-        panic!("expected in progress");
-    };
-    assert!(
-        lease_remaining <= claim.lease && lease_remaining > claim.lease - Duration::from_secs(60)
-    );
-}
-
-#[tokio::test]
-async fn a_completed_lease_is_replayed_to_transaction_mode() {
-    use mcp_idempotent_core::TransactionStore;
-    let database = Database::new().await;
-    let lease = lease(&database, "key").await;
-    database
-        .store
-        .complete(&lease, result("done"))
-        .await
-        .unwrap();
-    let claim = claim("key", "{}");
-    match database.store.begin(&claim.call, Some(&claim)).await {
-        Ok(Claimed::Found(record)) => assert_eq!(text_of(&record), "done"),
-        other => panic!("expected the record, found {other:?}"),
+        .map(|(change, durability)| format!("{change} {durability} read committed"));
+        assert_eq!(database.witnessed().await, expected);
     }
 }
 
@@ -133,7 +53,7 @@ async fn a_completed_lease_is_replayed_to_transaction_mode() {
 async fn a_sweep_passes_by_a_record_that_somebody_holds() {
     let database = Database::new().await;
     for key in ["held", "free"] {
-        let lease = lease(&database, key).await;
+        let lease = lease(&database.store, &claim(key, "{}")).await;
         database
             .store
             .complete(&lease, result("done"))

@@ -298,12 +298,8 @@ async fn nothing_rests_on_the_language_of_messages() {
     let locale = std::env::var("MCP_TEST_LOCALE").expect(
         "set MCP_TEST_LOCALE to a locale in which the database of DATABASE_URL speaks another language than English, as tests/run does",
     );
-    let database = Database::with(
-        |options| options.options([("lc_messages", &*locale)]),
-        |pool| pool,
-        |store| store,
-    )
-    .await;
+    let database =
+        Database::with_options(|options| options.options([("lc_messages", &*locale)])).await;
     let error = sqlx::query("SELECT 1 / 0").execute(&database.pool).await;
     let message = error.unwrap_err().to_string();
     assert!(!message.contains("division by zero"), "{message}");

@@ -1,9 +1,6 @@
 //! Futures and transactions that are dropped half way.
 
-use mcp_idempotent_core::{
-    Store,
-    store::{Claimed, End, TransactionStore},
-};
+use mcp_idempotent_core::store::{Claimed, End, TransactionStore};
 
 use super::*;
 
@@ -40,78 +37,6 @@ async fn begin_dropped_at_any_point_leaves_nothing_open() {
         }
     }
     assert!(finished);
-}
-
-#[tokio::test]
-async fn end_dropped_at_any_point_leaves_both_or_neither() {
-    let database = Database::new().await;
-    let store = SqliteStore::new(database.pool(1));
-    let (mut kept, mut lost, mut finished) = (0, 0, 0);
-    // At which pending poll the commit is sent depends on how fast the driver's thread is.
-    for round in 0..250 {
-        let claim = claim(round);
-        let mut transaction = begin(&store, &claim).await;
-        let note = format!("paid {round}");
-        pay(&mut transaction, &note).await;
-        let end = End::Commit(completion(b"paid"));
-        let ended = drop_at(
-            usize::from(round) % 4,
-            store.end(transaction, Some(&claim), end),
-        )
-        .await;
-        next_user_is_served(&database, &store, &format!("next {round}")).await;
-        let recorded = !is_free(&store, &claim).await;
-        let effect = database.payments().await.contains(&note);
-        assert_eq!(recorded, effect, "round {round}");
-        assert!(recorded || ended.is_none());
-        finished += usize::from(ended.is_some());
-        kept += usize::from(recorded && ended.is_none());
-        lost += usize::from(!recorded);
-        if kept > 0 && lost > 0 && finished > 0 {
-            return;
-        }
-    }
-    panic!("dropped before the commit {lost}, after it {kept}, not dropped {finished}");
-}
-
-#[tokio::test]
-async fn claim_dropped_at_any_point_leaves_the_next_user_alone() {
-    let database = Database::new().await;
-    let store = SqliteStore::new(database.pool(1));
-    let mut finished = false;
-    for pending in 0..40 {
-        let claim = claim(pending);
-        finished = drop_at(pending.into(), store.claim(&claim)).await.is_some();
-        next_user_is_served(&database, &store, &format!("next {pending}")).await;
-        // Whether the claim was made is open; that it can be asked for is not.
-        store.look_up(&claim).await.unwrap();
-    }
-    assert!(finished);
-}
-
-#[tokio::test]
-async fn dropped_transaction_is_rolled_back_and_the_key_is_free() {
-    let database = Database::new().await;
-    let store = SqliteStore::new(database.pool(1));
-    let mut transaction = begin(&store, &claim(1)).await;
-    pay(&mut transaction, "rent").await;
-    drop(transaction);
-    next_user_is_served(&database, &store, "next").await;
-    assert_eq!(database.payments().await, ["next"]);
-    assert!(is_free(&store, &claim(1)).await);
-}
-
-#[tokio::test]
-async fn transaction_dropped_in_the_middle_of_a_statement_is_rolled_back() {
-    let database = Database::new().await;
-    let store = database.store();
-    for pending in 0..4 {
-        let mut transaction = begin(&store, &claim(1)).await;
-        drop_at(pending, pay(&mut transaction, "rent")).await;
-        drop(transaction);
-        assert!(is_free(&store, &claim(1)).await);
-        assert!(database.payments().await.is_empty());
-    }
 }
 
 #[tokio::test]

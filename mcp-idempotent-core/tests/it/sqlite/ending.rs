@@ -13,116 +13,49 @@ async fn try_sql(connection: &mut SqliteConnection, sql: &'static str) -> bool {
     sqlx::raw_sql(sql).execute(connection).await.is_ok()
 }
 
-async fn ends_in_doubt(sql: &'static str, end: fn() -> End) {
-    let database = Database::new().await;
-    let store = database.store();
-    let mut transaction = begin(&store, &claim(1)).await;
-    pay(&mut transaction, "before").await;
-    try_sql(&mut transaction, sql).await;
-    try_sql(
-        &mut transaction,
-        "INSERT INTO payment (note) VALUES ('after')",
-    )
-    .await;
-    let ended = store.end(transaction, Some(&claim(1)), end()).await;
-    assert!(matches!(ended, Ended::EndedByHandler), "{sql}: {ended:?}");
-    assert!(database.payments().await.is_empty(), "{sql}");
-    let record = found(&store, &claim(1)).await;
-    assert!(
-        matches!(record.state, RecordState::InDoubt { .. }),
-        "{sql}: {record:?}"
-    );
-    assert_eq!(record.fingerprint, claim(1).fingerprint);
-    call(&store, &claim(2), "the next call", b"").await;
-    assert_eq!(database.payments().await, ["the next call"], "{sql}");
-}
-
 fn commit() -> End {
     End::Commit(completion(b"paid"))
 }
 
+/// Unlike what other databases do, nothing that was written before the `COMMIT` is there.
 #[tokio::test]
-async fn raw_commit_is_refused_and_the_key_is_in_doubt() {
-    ends_in_doubt("COMMIT", commit).await;
-}
-
-#[tokio::test]
-async fn raw_commit_and_begin_are_refused_and_the_key_is_in_doubt() {
-    ends_in_doubt("COMMIT; BEGIN", commit).await;
-    ends_in_doubt("END TRANSACTION; BEGIN IMMEDIATE", commit).await;
-}
-
-#[tokio::test]
-async fn raw_commit_is_noticed_however_the_handler_answers() {
-    ends_in_doubt("COMMIT", || End::RollBack).await;
-    ends_in_doubt("COMMIT", || End::RollBackAndRecord(completion(b"declined"))).await;
-    ends_in_doubt("COMMIT", || End::CommitUnrecorded).await;
-}
-
-#[tokio::test]
-async fn raw_rollback_is_noticed_and_the_key_is_in_doubt() {
-    ends_in_doubt("ROLLBACK", commit).await;
-}
-
-#[tokio::test]
-async fn raw_rollback_and_begin_are_noticed_and_the_key_is_in_doubt() {
-    ends_in_doubt("ROLLBACK; BEGIN", commit).await;
-}
-
-#[tokio::test]
-async fn raw_rollback_and_begin_immediate_are_noticed_and_the_key_is_in_doubt() {
-    ends_in_doubt("ROLLBACK; BEGIN IMMEDIATE", commit).await;
-}
-
-#[tokio::test]
-async fn rollback_by_a_conflict_clause_is_never_a_success() {
-    ends_in_doubt(
+async fn handler_that_ends_its_transaction_commits_nothing() {
+    for sql in [
+        "COMMIT",
+        "COMMIT; BEGIN",
+        "END TRANSACTION; BEGIN IMMEDIATE",
+        "ROLLBACK; BEGIN IMMEDIATE",
+        // By a conflict clause, and by a trigger.
         "INSERT INTO payment (note, code) VALUES ('a', 'A'); \
          INSERT OR ROLLBACK INTO payment (note, code) VALUES ('b', 'A')",
-        commit,
-    )
-    .await;
-}
-
-#[tokio::test]
-async fn rollback_by_a_trigger_is_never_a_success() {
-    ends_in_doubt(
         "CREATE TEMP TRIGGER no BEFORE INSERT ON payment WHEN NEW.note = 'b' \
          BEGIN SELECT RAISE(ROLLBACK, 'no'); END; \
          INSERT INTO payment (note) VALUES ('b')",
-        commit,
-    )
-    .await;
-}
-
-#[tokio::test]
-async fn unprotected_handler_that_ends_its_transaction_is_noticed_without_a_record() {
-    let database = Database::new().await;
-    let store = database.store();
-    let Claimed::New(mut transaction) = store.begin(&claim(1).call, None).await.unwrap() else {
-        panic!("an unprotected call is always new")
-    };
-    pay(&mut transaction, "before").await;
-    assert!(!try_sql(&mut transaction, "COMMIT").await);
-    let ended = store.end(transaction, None, End::CommitUnrecorded).await;
-    assert!(matches!(ended, Ended::EndedByHandler), "{ended:?}");
-    assert!(is_free(&store, &claim(1)).await);
-}
-
-#[tokio::test]
-async fn error_after_a_database_rollback_is_rolled_back_as_asked_and_the_key_is_free() {
-    let database = Database::new().await;
-    let store = database.store();
-    let mut transaction = begin(&store, &claim(1)).await;
-    try_sql(
-        &mut transaction,
-        "INSERT INTO payment (note, code) VALUES ('a', 'A'); \
-         INSERT OR ROLLBACK INTO payment (note, code) VALUES ('b', 'A')",
-    )
-    .await;
-    let ended = store.end(transaction, Some(&claim(1)), End::RollBack).await;
-    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
-    assert!(is_free(&store, &claim(1)).await);
+    ] {
+        let database = Database::new().await;
+        let store = database.store();
+        let held = lease(&store, &claim(3)).await;
+        let claimed = claim(1);
+        for (claimed, end) in [
+            (Some(&claimed), commit()),
+            (None, End::CommitUnrecorded),
+            (None, End::Complete(held, completion(b"sent"))),
+        ] {
+            let begun = store.begin(&claim(1).call, claimed).await.unwrap();
+            let Claimed::New(mut transaction) = begun else {
+                panic!("the key is new");
+            };
+            pay(&mut transaction, "before").await;
+            try_sql(&mut transaction, sql).await;
+            let after = "INSERT INTO payment (note) VALUES ('after')";
+            try_sql(&mut transaction, after).await;
+            let ended = store.end(transaction, claimed, end).await;
+            assert!(matches!(ended, Ended::EndedByHandler), "{sql}: {ended:?}");
+            assert!(database.payments().await.is_empty(), "{sql}");
+        }
+        call(&store, &claim(2), "the next call", b"").await;
+        assert_eq!(database.payments().await, ["the next call"], "{sql}");
+    }
 }
 
 #[tokio::test]

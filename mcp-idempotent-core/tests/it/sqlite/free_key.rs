@@ -1,12 +1,10 @@
-//! What is left of a key that was given back, in transaction mode.
+//! What is left of a key that was given back, which a transaction writes over and does not remove.
 
 use mcp_idempotent_core::store::{
     Audit, OperatorStore, RecordInfo, RecordStatus, Resolution, ResolutionKind, Resolved,
 };
 
 use super::*;
-
-const HOUR: Duration = Duration::from_secs(3600);
 
 async fn show(store: &SqliteStore, claim: &Claim) -> RecordInfo {
     store.show(claim.id).await.unwrap().unwrap()
@@ -83,15 +81,4 @@ async fn handler_that_ends_its_transaction_over_a_free_key_leaves_it_in_doubt() 
     assert_eq!(attempts, 2);
     let third = store.take_over(&claim(1), token).await.unwrap().unwrap();
     assert_eq!((third.origin, third.attempts), (first.token, 3));
-}
-
-#[tokio::test]
-async fn what_is_left_of_a_free_key_is_forgotten_by_a_transaction_once_it_was_kept() {
-    let database = Database::new().await;
-    let store = database.store();
-    let first = lease(&store, &claim(1)).await;
-    store.release(&first, HOUR).await.unwrap();
-    database.age(HOUR).await;
-    call(&store, &claim(1), "rent", b"paid").await;
-    assert_eq!(show(&store, &claim(1)).await.attempts, 1);
 }

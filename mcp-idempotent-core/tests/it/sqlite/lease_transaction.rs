@@ -35,51 +35,6 @@ async fn lease_that_lapses_inside_its_own_transaction_commits_nothing() {
 }
 
 #[tokio::test]
-async fn attempt_that_was_taken_over_commits_nothing() {
-    let database = Database::new().await;
-    let (store, other) = (database.store(), database.store());
-    let first = lease(&store, &claim(1)).await;
-    database.age(claim(1).lease).await;
-    let second = other.take_over(&claim(1), first.token).await.unwrap();
-    let mut transaction = begin_unclaimed(&store).await;
-    pay(&mut transaction, "first").await;
-    let ended = complete(&store, transaction, &first).await;
-    assert!(matches!(ended, Ended::Fenced), "{ended:?}");
-    let mut transaction = begin_unclaimed(&other).await;
-    pay(&mut transaction, "second").await;
-    let ended = complete(&other, transaction, &second.unwrap()).await;
-    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
-    assert_eq!(database.payments().await, ["second"]);
-}
-
-#[tokio::test]
-async fn handler_that_ends_the_transaction_of_its_lease_is_noticed_and_commits_nothing() {
-    for sql in [
-        "COMMIT",
-        "ROLLBACK",
-        "COMMIT; BEGIN",
-        "ROLLBACK; BEGIN IMMEDIATE",
-    ] {
-        let database = Database::new().await;
-        let store = database.store();
-        let lease = lease(&store, &claim(1)).await;
-        let mut transaction = begin_unclaimed(&store).await;
-        pay(&mut transaction, "never").await;
-        try_sql(&mut transaction, sql).await;
-        let ended = complete(&store, transaction, &lease).await;
-        assert!(matches!(ended, Ended::EndedByHandler), "{sql}: {ended:?}");
-        assert!(database.payments().await.is_empty(), "{sql}");
-        assert!(
-            matches!(
-                state(&store, &claim(1)).await,
-                Some(RecordState::InProgress { .. })
-            ),
-            "{sql}"
-        );
-    }
-}
-
-#[tokio::test]
 async fn commit_that_the_handler_left_behind_commits_nothing_of_its_own() {
     let database = Database::new().await;
     let store = database.store();
@@ -101,36 +56,6 @@ async fn commit_that_the_handler_left_behind_commits_nothing_of_its_own() {
         left += usize::from(matches!(ended, Ended::EndedByHandler));
     }
     assert!(left > 0);
-}
-
-#[tokio::test]
-async fn end_dropped_at_any_point_leaves_effect_and_completion_or_neither() {
-    let database = Database::new().await;
-    let store = SqliteStore::new(database.pool(2));
-    let (mut kept, mut lost) = (0, 0);
-    for round in 0..250 {
-        let claim = claim(round);
-        let lease = lease(&store, &claim).await;
-        let mut transaction = begin_unclaimed(&store).await;
-        let note = format!("paid {round}");
-        pay(&mut transaction, &note).await;
-        let ending = complete(&store, transaction, &lease);
-        let ended = drop_at(usize::from(round) % 4, ending).await;
-        // Its lock says that nothing of it is on its way any more.
-        drop(begin_unclaimed(&store).await);
-        let completed = matches!(
-            state(&store, &claim).await,
-            Some(RecordState::Completed { .. })
-        );
-        assert_eq!(completed, database.payments().await.contains(&note));
-        assert!(completed || ended.is_none());
-        kept += usize::from(completed);
-        lost += usize::from(!completed);
-        if kept > 0 && lost > 0 {
-            return;
-        }
-    }
-    panic!("not committed {lost}, committed {kept}");
 }
 
 #[tokio::test]

@@ -9,6 +9,8 @@ mod free_key;
 mod lease;
 mod lease_transaction;
 mod operator;
+#[cfg(feature = "testing")]
+mod planted;
 mod renewal;
 mod retention;
 mod schema;
@@ -30,6 +32,8 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqlitePoolOptions},
 };
 use tempfile::TempDir;
+
+use crate::stores::{begin, lease, response};
 
 /// A file with the store's tables and one of the author's.
 struct Database {
@@ -80,14 +84,16 @@ impl Database {
         sqlx::query(sql).execute(&self.pool(1)).await.unwrap();
     }
 
-    /// Makes every record as old as if this much time had passed.
-    async fn age(&self, by: Duration) {
+    /// Moves a record's times into the past.
+    async fn age(&self, id: RecordId, by: Duration) {
         sqlx::query(
             "UPDATE mcp_idempotent_record SET created_at = created_at - ?1, \
              lease_until = lease_until - ?1, completed_at = completed_at - ?1, \
-             expires_at = expires_at - ?1, purge_at = purge_at - ?1, sweep_at = sweep_at - ?1",
+             expires_at = expires_at - ?1, purge_at = purge_at - ?1, sweep_at = sweep_at - ?1 \
+             WHERE id = ?2",
         )
         .bind(i64::try_from(by.as_micros()).unwrap())
+        .bind(id.as_bytes().as_slice())
         .execute(&self.pool(1))
         .await
         .unwrap();
@@ -118,26 +124,8 @@ fn completion(response: &'static [u8]) -> Completion {
     )
 }
 
-async fn begin(store: &SqliteStore, claim: &Claim) -> SqliteTransaction {
-    match store.begin(&claim.call, Some(claim)).await.unwrap() {
-        Claimed::New(transaction) => transaction,
-        other => panic!("expected a new claim, found {other:?}"),
-    }
-}
-
-async fn lease(store: &SqliteStore, claim: &Claim) -> Lease {
-    match store.claim(claim).await.unwrap() {
-        Claimed::New(lease) => lease,
-        other => panic!("expected a new claim, found {other:?}"),
-    }
-}
-
-/// A transaction without a claim, as a handler has it under its lease.
 async fn begin_unclaimed(store: &SqliteStore) -> SqliteTransaction {
-    match store.begin(&claim(1).call, None).await.unwrap() {
-        Claimed::New(transaction) => transaction,
-        other => panic!("expected a transaction, found {other:?}"),
-    }
+    crate::stores::begin_unclaimed(store, &claim(1)).await
 }
 
 async fn state(store: &SqliteStore, claim: &Claim) -> Option<RecordState> {
@@ -178,16 +166,6 @@ async fn is_free(store: &SqliteStore, claim: &Claim) -> bool {
         return true;
     }
     false
-}
-
-fn response(record: &Record) -> &[u8] {
-    match &record.state {
-        RecordState::Completed {
-            response: Some(response),
-            ..
-        } => response,
-        other => panic!("expected a result, found {other:?}"),
-    }
 }
 
 /// Waits for a condition without a fixed sleep.

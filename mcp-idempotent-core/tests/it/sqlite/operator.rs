@@ -1,8 +1,7 @@
 //! The operator's hand, beside whoever writes.
 
 use mcp_idempotent_core::store::{
-    Audit, OperatorStore, RecordQuery, RecordStatus, Resolution, Resolved, StoreError,
-    StoreErrorKind,
+    Audit, OperatorStore, RecordQuery, Resolution, Resolved, StoreError, StoreErrorKind,
 };
 
 use super::*;
@@ -43,39 +42,35 @@ async fn operator_reads_while_a_handler_writes_and_resolves_afterwards() {
 }
 
 #[tokio::test]
-async fn call_left_in_doubt_by_its_handler_has_a_token_to_be_resolved_by() {
-    let database = Database::new().await;
-    let store = database.store();
-    let claim = claim(1);
-    let mut tokens = Vec::new();
-    for _ in 0..2 {
-        let mut transaction = begin(&store, &claim).await;
-        drop(sqlx::raw_sql("COMMIT").execute(&mut *transaction).await);
-        let end = End::Commit(completion(b"paid"));
-        store.end(transaction, Some(&claim), end).await;
-        let info = store.show(claim.id).await.unwrap().unwrap();
-        assert_eq!(info.status, RecordStatus::InDoubt);
-        assert!(info.completed_at.is_some() && info.expires_at > info.completed_at);
-        for seen in &tokens {
-            let stale = resolve(&store, &claim, *seen, Resolution::Release);
-            assert_eq!(stale.await.unwrap(), Resolved::Changed);
-        }
-        tokens.push(info.token);
-        let resolved = resolve(&store, &claim, info.token, Resolution::NotCommitted);
-        assert!(matches!(resolved.await.unwrap(), Resolved::Done(_)));
-    }
-    assert!(tokens[0] < tokens[1]);
-}
-
-#[tokio::test]
-async fn resolution_without_effect_leaves_no_trace() {
+async fn what_finds_nothing_uses_no_token_and_leaves_no_trace() {
     let database = Database::new().await;
     let store = database.store();
     let first = lease(&store, &claim(1)).await;
     let claimed = claim(1);
     let missed = resolve(&store, &claimed, first.token + 9, Resolution::Release);
     assert_eq!(missed.await.unwrap(), Resolved::Changed);
-    let info = store.show(claim(1).id).await.unwrap().unwrap();
+    let info = store.show(claimed.id).await.unwrap().unwrap();
     assert!(info.resolved.is_none());
+    for claim in [claimed, claim(2)] {
+        let taken = store.take_over(&claim, first.token).await.unwrap();
+        assert!(taken.is_none(), "{taken:?}");
+    }
     assert_eq!(lease(&store, &claim(2)).await.token, first.token + 1);
+}
+
+#[tokio::test]
+async fn tokens_of_calls_that_their_handlers_left_in_doubt_grow() {
+    let database = Database::new().await;
+    let store = database.store();
+    let mut last = lease(&store, &claim(9)).await.token;
+    for key in 0..2 {
+        let claim = claim(key);
+        let mut transaction = begin(&store, &claim).await;
+        drop(sqlx::raw_sql("COMMIT").execute(&mut *transaction).await);
+        let end = End::Commit(completion(b"paid"));
+        store.end(transaction, Some(&claim), end).await;
+        let token = store.show(claim.id).await.unwrap().unwrap().token;
+        assert!(token > last);
+        last = token;
+    }
 }

@@ -1,5 +1,7 @@
 //! The request that asks what became of a call.
 
+mod annotated;
+mod next;
 #[cfg(feature = "sqlite")]
 mod secret;
 

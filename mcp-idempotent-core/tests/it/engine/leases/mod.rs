@@ -18,7 +18,7 @@ use mcp_idempotent_core::{
 use self::store::Faulty;
 use super::{Outcome, Reply, Server, own};
 
-const IN_DOUBT: Outcome =
+pub(crate) const IN_DOUBT: Outcome =
     Outcome::Refused("idempotency_outcome_unknown", "unknown", "ask_operator");
 /// In doubt, and the same call may find out.
 const ASK_AGAIN: Outcome =
@@ -44,7 +44,7 @@ fn elsewhere(server: &Server<Faulty>) -> Server<Faulty> {
 }
 
 impl<S: Store> Server<S> {
-    async fn attempt(&self, key: &str) -> LeaseAttempt<S> {
+    pub(crate) async fn attempt(&self, key: &str) -> LeaseAttempt<S> {
         let request = self.request(self.identity(Some(key), "{}"));
         match self.engine.begin(request).await {
             Begun::Attempt(attempt) => attempt,
@@ -53,7 +53,7 @@ impl<S: Store> Server<S> {
     }
 
     /// A call whose handler asks for its lease.
-    async fn call_handled(
+    pub(crate) async fn call_handled(
         &self,
         key: &str,
         handler: impl AsyncFnOnce(LeaseHandle) -> Reply,

@@ -1,0 +1,188 @@
+//! Batches of statements that go over a connection in one round trip, and their answers.
+
+use futures_util::TryStreamExt;
+use sqlx::{AssertSqlSafe, Either, PgConnection, Row as _, postgres::PgRow};
+
+use super::{
+    connection::{Session, drain},
+    literal::Argument,
+    statement::{Statements, Step},
+    store::PostgresStore,
+};
+use crate::{record::Timestamp, store::Claim};
+
+/// Statements for one round trip, each of them a named step.
+#[derive(Debug)]
+pub(super) struct Batch<'s> {
+    statements: &'s Statements,
+    by_name: bool,
+    text: String,
+    steps: Vec<Step>,
+}
+
+impl<'s> Batch<'s> {
+    pub(super) fn new(store: &'s PostgresStore) -> Self {
+        Self {
+            statements: &store.inner.statements,
+            by_name: store.prepared(),
+            text: String::with_capacity(512),
+            steps: Vec::with_capacity(8),
+        }
+    }
+
+    /// A batch that calls nothing by its prepared name.
+    pub(super) fn in_full(store: &'s PostgresStore) -> Self {
+        Self {
+            by_name: false,
+            ..Self::new(store)
+        }
+    }
+
+    /// Adds statements that have no parameters.
+    pub(super) fn steps<const N: usize>(self, steps: [Step; N]) -> Self {
+        steps
+            .into_iter()
+            .fold(self, |batch, step| batch.call(step, &[]))
+    }
+
+    pub(super) fn call(mut self, step: Step, arguments: &[Argument<'_>]) -> Self {
+        let by_name = self.by_name && self.statements.has_name(step);
+        self.statements
+            .push(&mut self.text, by_name, step, arguments);
+        self.steps.push(step);
+        self
+    }
+
+    /// Adds a statement whose text is made for this batch.
+    pub(super) fn write(mut self, step: Step, text: &str) -> Self {
+        self.text.push_str(text);
+        self.text.push(';');
+        self.steps.push(step);
+        self
+    }
+
+    /// Begins a short transaction of our own, with a bound on every wait for a lock.
+    pub(super) fn begin_short(self) -> Self {
+        self.steps([Step::BeginReadCommitted, Step::LockTimeout])
+    }
+
+    /// Tries the locks of `claim`.
+    pub(super) fn try_locks(self, store: &PostgresStore, step: Step, claim: &Claim) -> Self {
+        let locks = &store.inner.locks;
+        let (call, key) = (locks.of_call(claim), locks.of_key(claim));
+        self.call(step, &[Argument::Integer(call), Argument::Integer(key)])
+    }
+
+    /// Whether it calls a statement by its prepared name.
+    pub(super) fn calls_names(&self) -> bool {
+        let mut steps = self.steps.iter();
+        self.by_name && steps.any(|step| self.statements.has_name(*step))
+    }
+
+    /// Whether it is a transaction, or begins one.
+    pub(super) fn begins(&self) -> bool {
+        matches!(
+            self.steps.first(),
+            Some(Step::Begin | Step::BeginReadCommitted | Step::BeginReadOnly)
+        )
+    }
+
+    /// Opens a transaction. What stops it shows in the error alone.
+    pub(super) async fn open_transaction(self, session: &mut Session) -> Answer {
+        Answer {
+            error: session.begin(self.text).await.err(),
+            ..Answer::default()
+        }
+    }
+
+    /// Runs the batch by the simple query protocol. Its error is one of these statements, or of the
+    /// connection.
+    pub(super) async fn run(self, connection: &mut PgConnection) -> Answer {
+        let mut answer = Answer {
+            steps: self.steps,
+            ..Answer::default()
+        };
+        if let Err(error) = drain(connection).await {
+            answer.error = Some(error);
+            return answer;
+        }
+        let mut results = sqlx::raw_sql(AssertSqlSafe(self.text)).fetch_many(connection);
+        loop {
+            match results.try_next().await {
+                Ok(Some(Either::Left(done))) => answer.affected.push(done.rows_affected()),
+                Ok(Some(Either::Right(row))) => answer.rows.push((answer.affected.len(), row)),
+                Ok(None) => break,
+                Err(error) => {
+                    answer.error = Some(error);
+                    break;
+                }
+            }
+        }
+        drop(results);
+        answer
+    }
+}
+
+/// What a batch did: how far it came, what it returned, what stopped it.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    steps: Vec<Step>,
+    /// Rows affected, by each step that was completed.
+    affected: Vec<u64>,
+    /// Each with the place of its step.
+    rows: Vec<(usize, PgRow)>,
+    pub(super) error: Option<sqlx::Error>,
+}
+
+impl Answer {
+    /// All went through, or what went wrong.
+    pub(super) fn into_result(mut self) -> Result<Self, sqlx::Error> {
+        self.error.take().map_or(Ok(self), Err)
+    }
+
+    pub(super) fn has_completed(&self, step: Step) -> bool {
+        let place = self.steps.iter().position(|&of| of == step);
+        place.is_some_and(|place| place < self.affected.len())
+    }
+
+    /// The step that raised the error, or during which the connection was lost.
+    pub(super) fn stopped_at(&self) -> Option<Step> {
+        self.steps.get(self.affected.len()).copied()
+    }
+
+    pub(super) fn affected(&self, step: Step) -> u64 {
+        let mut steps = self.steps.iter().zip(&self.affected);
+        let found = steps.find(|&(&of, _)| of == step);
+        found.map_or(0, |(_, &affected)| affected)
+    }
+
+    pub(super) fn rows(&self, step: Step) -> impl Iterator<Item = &PgRow> {
+        let is_of = move |place: usize| self.steps.get(place) == Some(&step);
+        let rows = self.rows.iter().filter(move |(place, _)| is_of(*place));
+        rows.map(|(_, row)| row)
+    }
+
+    /// The row of a step that returns at most one.
+    pub(super) fn row(&self, step: Step) -> Option<&PgRow> {
+        self.rows(step).next()
+    }
+
+    /// The row of a step that always returns one.
+    pub(super) fn one(&self, step: Step) -> Result<&PgRow, sqlx::Error> {
+        self.row(step).ok_or(sqlx::Error::RowNotFound)
+    }
+}
+
+/// The moment that a statement returned: its last column, whatever else it selects.
+pub(super) fn moment(row: &PgRow) -> Result<Timestamp, sqlx::Error> {
+    row.try_get(row.len() - 1).map(Timestamp::from_micros)
+}
+
+/// Leaves an aborted transaction.
+pub(super) async fn roll_back(
+    store: &PostgresStore,
+    session: &mut Session,
+) -> Result<(), sqlx::Error> {
+    let batch = Batch::new(store).steps([Step::RollBack]);
+    batch.run(session).await.into_result().map(drop)
+}

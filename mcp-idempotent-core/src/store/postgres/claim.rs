@@ -1,0 +1,171 @@
+//! Claiming in transaction mode: open, lock and look up in one round trip.
+
+use std::sync::atomic::Ordering;
+
+use super::{
+    batch::{Batch, roll_back},
+    connection::{PgTransaction, Session},
+    error,
+    literal::Argument,
+    lock::Mark,
+    look_up::{Room, Stored, look_up_on},
+    statement::Step,
+    store::PostgresStore,
+    tries::{Outcome, Purpose, Refusal, Tries},
+};
+use crate::store::{CallInfo, Claim, Claimed, StoreError};
+
+pub(super) async fn begin(
+    store: &PostgresStore,
+    call: &CallInfo,
+    claim: Option<&Claim>,
+) -> Result<Claimed<PgTransaction>, StoreError> {
+    let mut tries = Tries::new(store, "the claim failed");
+    let mut session = store.session().await?;
+    loop {
+        let serializable = store.is_serializable();
+        if let Some(claim) = claim
+            && (serializable || store.inner.lookup_first)
+        {
+            let room = if serializable {
+                Room::Make
+            } else {
+                Room::Leave
+            };
+            let found;
+            (session, found) = look_up_on(&mut tries, session, claim, room).await?;
+            if let Some(stored) = found {
+                session.release();
+                return Ok(Claimed::Found(stored.record));
+            }
+        }
+        let mut mark = Mark::new();
+        let opened = tries
+            .run(session, Purpose::Open, |batch, _| {
+                // A lost session may still hold the lock of the mark before.
+                mark = Mark::new();
+                opening(store, batch, mark, claim, serializable)
+            })
+            .await?;
+        let (refused, refusal) = match opened {
+            Outcome::Through(session, _) => {
+                let transaction = PgTransaction { session, mark };
+                return set_up(store, transaction, call).await.map(Claimed::New);
+            }
+            Outcome::Refused(session, refusal) => (session, refusal),
+        };
+        let Some(claim) = claim else {
+            unreachable!("only a claim can be refused")
+        };
+        let record = Argument::record(claim);
+        let look_up = Batch::new(store)
+            .steps([Step::RollBack])
+            .call(Step::LookUp, &record);
+        session = match refused_by(store, refused, refusal, look_up).await? {
+            Told::Answer(answer) => return Ok(answer),
+            Told::Again(session) => session,
+        };
+        if refusal == Refusal::RecordExists {
+            // The record that was seen has expired.
+            let expire = Batch::new(store)
+                .steps([Step::BeginReadCommitted])
+                .call(Step::Expire, &record)
+                .steps([Step::Commit]);
+            let expired = expire.run(&mut session).await.into_result();
+            expired.map_err(|error| tries.failed(error))?;
+        }
+    }
+}
+
+fn opening<'s>(
+    store: &PostgresStore,
+    batch: Batch<'s>,
+    mark: Mark,
+    claim: Option<&Claim>,
+    serializable: bool,
+) -> Batch<'s> {
+    let batch = batch.steps([Step::Begin]);
+    let batch = match claim {
+        Some(claim) if serializable => batch.try_locks(store, Step::Open, claim),
+        Some(claim) => {
+            // With a level of ours in BEGIN there is nothing to find out.
+            let step = match store.inner.isolation {
+                Some(_) => Step::Open,
+                None => Step::OpenUnlessSerializable,
+            };
+            let id = Argument::Bytes(claim.id.as_bytes());
+            batch.try_locks(store, step, claim).call(Step::Seen, &[id])
+        }
+        None => {
+            let lock = store.inner.locks.of_transaction(mark);
+            batch.call(Step::OpenUnclaimed, &[Argument::Integer(lock)])
+        }
+    };
+    batch.steps([Step::Savepoint])
+}
+
+async fn set_up(
+    store: &PostgresStore,
+    mut transaction: PgTransaction,
+    call: &CallInfo,
+) -> Result<PgTransaction, StoreError> {
+    let Some(hook) = &store.inner.on_begin else {
+        return Ok(transaction);
+    };
+    let Err(error) = hook(&mut transaction, call).await else {
+        return Ok(transaction);
+    };
+    let mut session = transaction.session;
+    if !error::is_connection_lost(&error) {
+        let batch = Batch::new(store).steps([Step::RollBackAndChain]);
+        if batch.run(&mut session).await.error.is_none() {
+            session.release_chained();
+        }
+    }
+    Err(store.error("the set-up of the transaction failed", error))
+}
+
+/// What a refused claim is told.
+pub(super) enum Told<T> {
+    Answer(Claimed<T>),
+    /// Nothing is in the way any more. The connection is outside any transaction.
+    Again(Session),
+}
+
+/// Finds out what a refusal means. The connection is inside an aborted transaction, which `look_up`
+/// leaves: a look-up in a later statement is the truth, even if the refusal was not.
+pub(super) async fn refused_by<T>(
+    store: &PostgresStore,
+    mut session: Session,
+    refusal: Refusal,
+    look_up: Batch<'_>,
+) -> Result<Told<T>, StoreError> {
+    let failed = |error| store.error("the claim failed", error);
+    match refusal {
+        Refusal::SameCallRuns => {
+            roll_back(store, &mut session).await.map_err(failed)?;
+            session.release();
+            Ok(Told::Answer(Claimed::InProgress))
+        }
+        Refusal::IsSerializable => {
+            store.inner.serializable.store(true, Ordering::Relaxed);
+            roll_back(store, &mut session).await.map_err(failed)?;
+            Ok(Told::Again(session))
+        }
+        Refusal::KeyIsHeld | Refusal::RecordExists => {
+            let answer = look_up.run(&mut session).await.into_result();
+            let answer = answer.map_err(failed)?;
+            if let Some(row) = answer.row(Step::LookUp) {
+                let stored = Stored::read(row).map_err(failed)?;
+                session.release();
+                return Ok(Told::Answer(Claimed::Found(stored.record)));
+            }
+            if refusal == Refusal::KeyIsHeld {
+                session.release();
+                return Ok(Told::Answer(Claimed::Conflict));
+            }
+            Ok(Told::Again(session))
+        }
+        Refusal::IsStandby => unreachable!("a claim does not ask"),
+    }
+}

@@ -1,0 +1,296 @@
+//! What became of a transaction whose finishing batch was stopped.
+//!
+//! From the moment that the COMMIT was sent, no error is believed: a pooler makes up errors of its
+//! own, under any SQLSTATE. What decides is whether the transaction can still be rolled back on its
+//! own connection ([`fate`]), and else a look at what was written ([`Sought`]).
+
+use sqlx::{Row as _, postgres::PgRow};
+
+use super::{
+    batch::{Answer, Batch, moment},
+    connection::{PgTransaction, Session},
+    error::{self, answer},
+    literal::Argument,
+    lock::Mark,
+    look_up::Stored,
+    recover::{Sought, TransactionId, find_out},
+    statement::Step,
+    store::PostgresStore,
+};
+use crate::{
+    record::Timestamp,
+    store::{Claim, Ended, StoreError, StoreErrorKind},
+};
+
+/// What stopped a finishing batch, and what the server had said by then.
+#[derive(Debug)]
+pub(super) struct Stopped {
+    error: sqlx::Error,
+    commit_was_sent: bool,
+    /// The server had said that the transaction was ours when the batch reached it.
+    was_ours: bool,
+    transaction: TransactionId,
+}
+
+impl Stopped {
+    pub(super) fn before_commit_was_sent(error: sqlx::Error) -> Self {
+        Self {
+            error,
+            commit_was_sent: false,
+            was_ours: false,
+            transaction: TransactionId::Unheard,
+        }
+    }
+
+    pub(super) fn at_commit(error: sqlx::Error, heard: &Answer) -> Self {
+        let number = |row: &PgRow| row.try_get::<Option<i64>, _>(0).ok();
+        Self {
+            error,
+            commit_was_sent: true,
+            was_ours: heard.has_completed(Step::ReleaseSavepoint),
+            transaction: match heard.row(Step::Check).and_then(number) {
+                Some(Some(id)) => TransactionId::Is(id),
+                Some(None) => TransactionId::None,
+                None => TransactionId::Unheard,
+            },
+        }
+    }
+
+    /// Nothing stopped it, and its answer made no sense.
+    pub(super) fn unreadable(error: sqlx::Error) -> Self {
+        Self {
+            error,
+            commit_was_sent: true,
+            was_ours: true,
+            transaction: TransactionId::Unheard,
+        }
+    }
+
+    /// Whether the savepoint was not found, or the transaction aborted: no pooler says so.
+    fn is_of_transaction(&self) -> bool {
+        error::is_about_savepoint(&self.error)
+            || error::sqlstate(&self.error).as_deref() == Some(error::IN_FAILED_TRANSACTION)
+    }
+}
+
+/// What became of a transaction whose finishing batch was stopped.
+enum Fate {
+    /// Nothing was committed. The connection, if it is still good, is at the start of an empty
+    /// transaction.
+    NotCommitted(Option<Session>),
+    /// The handler had ended it before.
+    EndedByHandler(PgTransaction),
+    /// It is over, and may have been committed.
+    Open(Option<Session>),
+}
+
+/// What a transaction is, seen from its own connection.
+pub(super) enum Standing {
+    /// It was ours, with nothing committed, and is rolled back. An empty one is open.
+    Undone(Timestamp),
+    /// There is none, or it is another one.
+    NotOurs,
+    /// The connection is not to be used any more.
+    Unclear(sqlx::Error),
+}
+
+/// A finishing batch was stopped: finds out what that means.
+pub(super) async fn stopped(
+    store: &PostgresStore,
+    transaction: PgTransaction,
+    claim: Option<&Claim>,
+    sought: Sought<'_>,
+    why: Stopped,
+) -> Ended {
+    match fate(store, transaction, &why).await {
+        Fate::NotCommitted(session) => not_committed(store, session, sought, why).await,
+        Fate::EndedByHandler(transaction) => ended_by_handler(store, transaction, claim).await,
+        Fate::Open(session) => find_out(store, sought, why.transaction, why.error, session).await,
+    }
+}
+
+/// What may be believed: once the COMMIT was sent, a transaction was not committed if its own
+/// connection can still roll it back, and ended by the handler if the server says so twice, for
+/// the RELEASE that began the batch and for a ROLLBACK TO after it. All else is open.
+async fn fate(store: &PostgresStore, mut transaction: PgTransaction, why: &Stopped) -> Fate {
+    let bound = store.inner.recovery_timeout;
+    let standing = async {
+        if why.was_ours {
+            undo_released(store, &mut transaction).await
+        } else {
+            undo_ours(store, &mut transaction).await
+        }
+    };
+    match tokio::time::timeout(bound, standing).await {
+        Ok(Standing::Undone(_)) => Fate::NotCommitted(Some(transaction.session)),
+        Ok(Standing::NotOurs) if !why.commit_was_sent => Fate::EndedByHandler(transaction),
+        Ok(Standing::NotOurs) if !why.was_ours && why.is_of_transaction() => {
+            Fate::EndedByHandler(transaction)
+        }
+        Ok(Standing::NotOurs) => Fate::Open(Some(transaction.session)),
+        Ok(Standing::Unclear(_)) | Err(_) if why.commit_was_sent => Fate::Open(None),
+        Ok(Standing::Unclear(_)) | Err(_) => Fate::NotCommitted(None),
+    }
+}
+
+/// Rolls the transaction back if it is ours, aborted or not: the savepoint dies with it, whoever
+/// ends it.
+pub(super) async fn undo_ours(store: &PostgresStore, transaction: &mut PgTransaction) -> Standing {
+    let batch = Batch::new(store).steps([
+        Step::RollBackToSavepoint,
+        Step::Moment,
+        Step::RollBackAndChain,
+    ]);
+    let mut answer = batch.run(transaction).await;
+    let reached = answer.has_completed(Step::RollBackToSavepoint);
+    match answer.error.take() {
+        Some(error) if !reached && error::is_about_savepoint(&error) => Standing::NotOurs,
+        Some(error) => Standing::Unclear(error),
+        None => undone(&answer),
+    }
+}
+
+/// As [`undo_ours`] if the savepoint was released: the transaction is ours if it is aborted. After
+/// the COMMIT, carried out or refused, no aborted transaction is open.
+async fn undo_released(store: &PostgresStore, transaction: &mut PgTransaction) -> Standing {
+    let batch = Batch::new(store).steps([Step::Ask]);
+    let is_aborted = |error: &sqlx::Error| {
+        error::sqlstate(error).as_deref() == Some(error::IN_FAILED_TRANSACTION)
+    };
+    match batch.run(transaction).await.error {
+        Some(error) if is_aborted(&error) => {}
+        Some(error) => return Standing::Unclear(error),
+        None => return Standing::NotOurs,
+    }
+    let batch = Batch::new(store).steps([Step::RollBackAndChain, Step::Moment]);
+    match batch.run(transaction).await.into_result() {
+        Err(error) => Standing::Unclear(error),
+        Ok(answer) => undone(&answer),
+    }
+}
+
+fn undone(answer: &Answer) -> Standing {
+    match answer.one(Step::Moment).and_then(moment) {
+        Ok(at) => Standing::Undone(at),
+        Err(error) => Standing::Unclear(error),
+    }
+}
+
+/// Nothing was committed, which is proven; so the error may be read.
+async fn not_committed(
+    store: &PostgresStore,
+    session: Option<Session>,
+    sought: Sought<'_>,
+    why: Stopped,
+) -> Ended {
+    let was_ours = why.was_ours;
+    let error = why.error;
+    let code = error::sqlstate(&error);
+    if let Some(session) = session {
+        match (sought, code.as_deref()) {
+            (Sought::Record(claim, _), Some(answer::SEEN)) if was_ours => {
+                return lost(store, session, claim).await;
+            }
+            (Sought::Record(claim, _), _)
+                if error::is_our_unique_violation(&error, store.inner.schema.as_str()) =>
+            {
+                return lost(store, session, claim).await;
+            }
+            _ => session.release_chained(),
+        }
+    }
+    match (sought, code.as_deref()) {
+        (Sought::Record(..), Some(answer::NO | answer::KEY_BUSY)) if was_ours => {
+            return Ended::LostInProgress;
+        }
+        (Sought::Completion(..), Some(answer::FENCED)) if was_ours => return Ended::Fenced,
+        _ => {}
+    }
+    drop(code);
+    let doing = if error::kind(&error) == StoreErrorKind::Aborted {
+        "a database error had aborted the transaction, and the handler did not report it"
+    } else if error::is_connection_lost(&error) {
+        "the session ended before the commit"
+    } else {
+        "the record could not be written"
+    };
+    Ended::Aborted(store.error(doing, error))
+}
+
+/// Another call's record won: rolls back and reads it. The connection is inside an aborted
+/// transaction.
+async fn lost(store: &PostgresStore, mut session: Session, claim: &Claim) -> Ended {
+    let batch = Batch::new(store)
+        .steps([Step::RollBackAndChain])
+        .call(Step::LookUp, &Argument::record(claim));
+    let found = match batch.run(&mut session).await.into_result() {
+        Ok(answer) => {
+            session.release_chained();
+            answer.row(Step::LookUp).map(Stored::read).transpose()
+        }
+        Err(error) => Err(error),
+    };
+    match found {
+        Ok(Some(stored)) => Ended::Lost(stored.record),
+        Ok(None) => Ended::Aborted(StoreError::new(
+            StoreErrorKind::Conflict,
+            "the record of another call was in the way and has expired since",
+        )),
+        Err(error) => {
+            Ended::Aborted(store.error("another call's record won, and could not be read", error))
+        }
+    }
+}
+
+/// The handler ended the transaction itself: whatever it did, the key is in doubt, unless a
+/// record exists. The session may carry settings of the handler's, so it is closed.
+pub(super) async fn ended_by_handler(
+    store: &PostgresStore,
+    mut transaction: PgTransaction,
+    claim: Option<&Claim>,
+) -> Ended {
+    let Some(claim) = claim else {
+        return Ended::EndedByHandler;
+    };
+    let mark = transaction.mark;
+    // In full text: the handler may have removed the prepared names as well.
+    let here = Batch::in_full(store).steps([Step::RollBack, Step::ResetRole]);
+    let mut failure = doubt(here, claim, mark).run(&mut transaction).await.error;
+    drop(transaction);
+    if failure.is_some() {
+        failure = match store.session().await {
+            Ok(mut session) => {
+                let anew = doubt(Batch::in_full(store), claim, mark);
+                let error = anew.run(&mut session).await.error;
+                if error.is_none() {
+                    session.release();
+                }
+                error
+            }
+            Err(error) => Some(sqlx::Error::Configuration(Box::new(error))),
+        };
+    }
+    if let Some(error) = failure {
+        tracing::error!(
+            %error,
+            "a handler ended its transaction itself, and the doubt could not be recorded"
+        );
+    }
+    Ended::EndedByHandler
+}
+
+fn doubt<'s>(batch: Batch<'s>, claim: &Claim, mark: Mark) -> Batch<'s> {
+    let arguments = [
+        Argument::Bytes(claim.id.as_bytes()),
+        Argument::Bytes(&claim.fingerprint.to_stored()),
+        Argument::Integer(mark.0),
+        Argument::tool(claim),
+        Argument::prefix(claim),
+        Argument::interval(claim.in_doubt_retention),
+    ];
+    batch
+        .begin_short()
+        .call(Step::Expire, &Argument::record(claim))
+        .call(Step::Doubt, &arguments)
+        .steps([Step::Commit])
+}

@@ -1,0 +1,7 @@
+-- A record in doubt that holds a large result, which is bound; settle.sql makes it a finished one by
+-- the place that is returned.
+INSERT INTO {records} AS r (id, fingerprint, state, token, attempts, tool, key_prefix,
+    response, in_doubt_retention, created_at, completed_at, expires_at)
+SELECT $1, $2, 2, $3, 1, $5, $6, $4::bytea, $7, pg_catalog.now(),
+    clock.now, clock.now + $7 * interval '1 microsecond' FROM {clock}
+RETURNING ctid::text

@@ -1,0 +1,16 @@
+-- $1 bytea   record id
+-- $2 bytea   fingerprint
+-- $3 bytea   result
+-- $4 bigint  mark of the transaction
+-- $5 text    tool
+-- $6 text    key prefix
+-- $7 bigint  retention in microseconds
+-- $8 bigint  tombstone in microseconds
+-- The finished record. Its moment is when this message reached the server: `now()` is the start of
+-- the transaction, and the record of a slow handler would be expired when it is committed.
+INSERT INTO {records} (id, fingerprint, state, token, attempts, tool, key_prefix,
+    response, created_at, completed_at, expires_at, purge_at)
+VALUES ($1, $2, 1, $4, 1, $5, $6, $3,
+    pg_catalog.now(), {arrival}, {arrival} + $7 * interval '1 microsecond',
+    {arrival} + ($7 + $8) * interval '1 microsecond')
+RETURNING (extract(epoch FROM completed_at) * 1000000)::bigint

@@ -1,0 +1,14 @@
+-- $1 bytea    record id
+-- $2 boolean  whether a tombstone counts as a record
+-- In hexadecimal digits and microseconds: in a batch values come as text, and bytes in the session's
+-- own format might be anything. One reading of the clock, also at the end of a long transaction: when
+-- the message reached the server.
+SELECT pg_catalog.encode(fingerprint, 'hex'),
+    CASE WHEN state = 0 AND lease_until <= {arrival} THEN 2
+    WHEN state = 1 AND expires_at <= {arrival} THEN 3
+    ELSE state END::int,
+    (extract(epoch FROM (lease_until - {arrival})) * 1000000)::bigint,
+    pg_catalog.encode(response, 'hex'),
+    (extract(epoch FROM (CASE state WHEN 0 THEN lease_until ELSE completed_at END)) * 1000000)::bigint,
+    token, attempts
+FROM {records} WHERE id = $1 AND NOT {is_past_on_arrival}

@@ -1,0 +1,134 @@
+//! The store: its settings, what it has learned of the database, and its connections.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use sqlx::{PgConnection, PgPool};
+
+use super::{
+    connection::Session, error, lock::Locks, schema_name::SchemaName, statement::Statements,
+};
+use crate::store::{CallInfo, StoreError, StoreErrorKind};
+
+/// Keeps records in Postgres; for both modes. Cheap to clone. See the [module](super).
+///
+/// ```no_run
+/// use mcp_idempotent_core::store::postgres::PostgresStore;
+///
+/// # async fn start(pool: sqlx::PgPool) -> Result<(), mcp_idempotent_core::StoreError> {
+/// let store = PostgresStore::builder(pool).with_schema("billing_keys").build()?;
+/// store.migrate().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PostgresStore {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) pool: PgPool,
+    pub(super) schema: SchemaName,
+    pub(super) isolation: Option<Isolation>,
+    pub(super) lookup_first: bool,
+    pub(super) acquire_timeout: Duration,
+    pub(super) recovery_timeout: Duration,
+    pub(super) on_begin: Option<OnBegin>,
+    pub(super) statements: Statements,
+    pub(super) locks: Locks,
+    /// Prepared names are in use; cleared for good when they turn out not to last.
+    pub(super) prepared: AtomicBool,
+    /// A prepared name was seen to outlive the transaction that it was made before, so that
+    /// statements of sqlx's may be relied on too.
+    pub(super) names_last: AtomicBool,
+    /// Cleared for good where the pool keeps no statements of sqlx's.
+    pub(super) bound: AtomicBool,
+    /// A transaction was seen to be serializable.
+    pub(super) serializable: AtomicBool,
+}
+
+/// The isolation level of a handler's transaction. It is put inside BEGIN, because Postgres
+/// refuses to change it after the first statement (in the set-up hook, for instance).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "SQL has exactly these")]
+pub enum Isolation {
+    /// READ COMMITTED.
+    ReadCommitted,
+    /// REPEATABLE READ.
+    RepeatableRead,
+    /// SERIALIZABLE. Records are then looked up before the transaction, which costs a round trip:
+    /// inside it the look-up would make unrelated calls fail to serialise.
+    Serializable,
+}
+
+/// Sets a transaction up, after the claim and before the handler.
+pub type OnBegin = Arc<
+    dyn for<'c> Fn(&'c mut PgConnection, &'c CallInfo) -> BoxFuture<'c, Result<(), sqlx::Error>>
+        + Send
+        + Sync,
+>;
+
+impl PostgresStore {
+    /// How long a claim waits for a connection of the pool: 5 seconds.
+    pub const DEFAULT_ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+    /// How long a handler may leave its transaction idle before the server ends the session:
+    /// 60 seconds.
+    pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+    /// How long is spent on finding out what became of a commit whose answer was lost:
+    /// 10 seconds.
+    pub const DEFAULT_RECOVERY_TIMEOUT: Duration = Duration::from_secs(10);
+    /// How long a statement of lease mode, or of an operator, waits for a lock that somebody else
+    /// holds on our table or on a record: 5 seconds.
+    pub const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+    /// Results up to this size travel in the statement that commits; larger ones are bound, for
+    /// one more round trip.
+    pub const INLINE_RESULT_BYTES: usize = 4096;
+
+    /// A connection of the pool, within the bound, under the pool's own settings.
+    pub(super) async fn session(&self) -> Result<Session, StoreError> {
+        let bound = self.inner.acquire_timeout;
+        match tokio::time::timeout(bound, self.inner.pool.acquire()).await {
+            Ok(Ok(connection)) => Ok(Session::new(connection)),
+            Ok(Err(error)) => Err(self.error("no connection to the database", error)),
+            Err(_) => Err(StoreError::new(
+                StoreErrorKind::Unavailable,
+                format!(
+                    "no connection came free within {bound:?}: the pool is smaller than the number of calls that run at once, or the database is away"
+                ),
+            )),
+        }
+    }
+
+    pub(super) fn error(&self, doing: &str, error: sqlx::Error) -> StoreError {
+        error::store_error(doing, self.inner.schema.as_str(), error)
+    }
+
+    /// Whether our statements are called by their prepared names.
+    pub(super) fn prepared(&self) -> bool {
+        self.inner.prepared.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_serializable(&self) -> bool {
+        match self.inner.isolation {
+            Some(isolation) => isolation == Isolation::Serializable,
+            None => self.inner.serializable.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("schema", &self.inner.schema.as_str())
+            .field("isolation", &self.inner.isolation)
+            .field("lookup_first", &self.inner.lookup_first)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,242 @@
+//! The one loop that repeats a batch until nothing is in its way.
+
+use std::sync::atomic::Ordering;
+
+use super::{
+    batch::{Answer, Batch, roll_back},
+    connection::Session,
+    error::{self, answer},
+    statement::Step,
+    store::PostgresStore,
+};
+use crate::store::{StoreError, StoreErrorKind};
+
+/// What a batch is for, which says how it may be repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It opens a handler's transaction, and commits nothing.
+    Open,
+    /// It reads, and may be repeated at will.
+    Read,
+    /// It is a transaction of its own that ends in COMMIT. It may be repeated after an error too, but
+    /// from then on may have been committed before.
+    Commit,
+}
+
+/// How a batch that came to an end was answered.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Through(Session, Answer),
+    /// The connection is inside an aborted transaction.
+    Refused(Session, Refusal),
+}
+
+/// What a batch says by raising an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    SameCallRuns,
+    KeyIsHeld,
+    RecordExists,
+    IsSerializable,
+    IsStandby,
+}
+
+/// What was in the way of a batch.
+#[derive(Debug)]
+enum Obstacle {
+    Refused(Refusal),
+    NotPrepared,
+    CannotSerialize(sqlx::Error),
+    ConnectionLost(sqlx::Error),
+    Other(sqlx::Error),
+}
+
+impl Outcome {
+    /// Of a batch that has no step that refuses.
+    pub(super) fn through(self) -> (Session, Answer) {
+        match self {
+            Self::Through(session, answer) => (session, answer),
+            Self::Refused(..) => unreachable!("no step of this batch refuses"),
+        }
+    }
+}
+
+impl Obstacle {
+    /// Reads the error of a batch that holds nothing but our own statements. Where `stopped_at` is not
+    /// known, the codes that they raise on purpose differ.
+    fn of(error: sqlx::Error, stopped_at: Option<Step>) -> Self {
+        use Step::{Held, Open, OpenUnlessSerializable, Primary, Seen, TryLock};
+        match (error::sqlstate(&error).as_deref(), stopped_at) {
+            (Some(answer::NO), Some(Primary)) => Self::Refused(Refusal::IsStandby),
+            (Some(answer::NO), None | Some(Open | OpenUnlessSerializable | TryLock)) => {
+                Self::Refused(Refusal::SameCallRuns)
+            }
+            (Some(answer::KEY_BUSY), None | Some(Open | OpenUnlessSerializable)) => {
+                Self::Refused(Refusal::KeyIsHeld)
+            }
+            (Some(answer::SERIALIZABLE), None | Some(OpenUnlessSerializable)) => {
+                Self::Refused(Refusal::IsSerializable)
+            }
+            (Some(answer::SEEN), None | Some(Seen | Held)) => Self::Refused(Refusal::RecordExists),
+            (Some(error::UNKNOWN_PREPARED_NAME), _) => Self::NotPrepared,
+            _ if error::is_connection_lost(&error) => Self::ConnectionLost(error),
+            _ if error::is_serialization_failure(&error) => Self::CannotSerialize(error),
+            _ => Self::Other(error),
+        }
+    }
+}
+
+/// The tries at one thing, on as many connections as it takes.
+#[derive(Debug)]
+pub(super) struct Tries<'s> {
+    pub(super) store: &'s PostgresStore,
+    doing: &'static str,
+    left: u32,
+    last: Option<sqlx::Error>,
+    /// A batch that was to be committed had no answer that can be believed.
+    pub(super) may_be_committed: bool,
+}
+
+impl<'s> Tries<'s> {
+    /// For one claim: a look-up of its own counts as a try.
+    const LIMIT: u32 = 8;
+
+    pub(super) fn new(store: &'s PostgresStore, doing: &'static str) -> Self {
+        Self {
+            store,
+            doing,
+            left: Self::LIMIT,
+            last: None,
+            may_be_committed: false,
+        }
+    }
+
+    pub(super) fn failed(&self, error: sqlx::Error) -> StoreError {
+        self.store.error(self.doing, error)
+    }
+
+    /// Runs the batch that `write` makes, deals with what is in its way (statements that are not
+    /// prepared, a lost connection, a refusal to serialise), and runs it again.
+    pub(super) async fn run(
+        &mut self,
+        mut session: Session,
+        purpose: Purpose,
+        mut write: impl FnMut(Batch<'s>, &Session) -> Batch<'s>,
+    ) -> Result<Outcome, StoreError> {
+        // How often our names were unknown on this connection.
+        let mut unprepared = 0;
+        while self.left > 0 {
+            self.left -= 1;
+            let batch = write(Batch::new(self.store), &session);
+            let (begins, calls_names) = (batch.begins(), batch.calls_names());
+            let mut answer = match purpose {
+                Purpose::Open => batch.open_transaction(&mut session).await,
+                Purpose::Read | Purpose::Commit => batch.run(&mut session).await,
+            };
+            let Some(error) = answer.error.take() else {
+                let names_last = &self.store.inner.names_last;
+                // Our names were known, without having been prepared right before.
+                if calls_names && unprepared == 0 && !names_last.load(Ordering::Relaxed) {
+                    names_last.store(true, Ordering::Relaxed);
+                }
+                return Ok(Outcome::Through(session, answer));
+            };
+            let obstacle = Obstacle::of(error, answer.stopped_at());
+            if let Obstacle::Refused(refusal) = obstacle {
+                return Ok(Outcome::Refused(session, refusal));
+            }
+            // Whether nothing was committed, and the connection can be used again. After a batch that
+            // was to be committed that is certain only if its transaction was still open: a pooler's
+            // error may hide a commit, whatever its code.
+            let is_good = match purpose {
+                Purpose::Commit => {
+                    let bound = self.store.inner.recovery_timeout;
+                    let undone = tokio::time::timeout(bound, undo(self.store, &mut session)).await;
+                    matches!(undone, Ok(Ok(true)))
+                }
+                _ if matches!(obstacle, Obstacle::ConnectionLost(_)) => false,
+                Purpose::Read if !begins => true,
+                Purpose::Open | Purpose::Read => roll_back(self.store, &mut session).await.is_ok(),
+            };
+            match obstacle {
+                Obstacle::NotPrepared if is_good => {
+                    unprepared += 1;
+                    self.prepare(&mut session, unprepared > 1).await?;
+                    continue;
+                }
+                Obstacle::CannotSerialize(error) if is_good => {
+                    self.last = Some(error);
+                    continue;
+                }
+                Obstacle::Other(error) if is_good || purpose != Purpose::Commit => {
+                    if is_good {
+                        session.release();
+                    }
+                    return Err(self.failed(error));
+                }
+                Obstacle::ConnectionLost(error)
+                | Obstacle::CannotSerialize(error)
+                | Obstacle::Other(error) => self.last = Some(error),
+                Obstacle::NotPrepared | Obstacle::Refused(_) => {}
+            }
+            self.may_be_committed |= purpose == Purpose::Commit && !is_good;
+            drop(session);
+            session = self.store.session().await?;
+            unprepared = 0;
+        }
+        Err(self.gave_up())
+    }
+
+    pub(super) fn gave_up(&mut self) -> StoreError {
+        match self.last.take() {
+            Some(error) => self.failed(error),
+            None => StoreError::new(
+                StoreErrorKind::Busy,
+                format!(
+                    "{}: the record changed each time it was looked at",
+                    self.doing
+                ),
+            ),
+        }
+    }
+
+    /// Prepares our statements on a connection outside any transaction. Names that are unknown
+    /// again right after that, or known already to a session that did not know them a moment ago,
+    /// mean a pooler that gives each transaction another session: then no names any more.
+    async fn prepare(&self, session: &mut Session, again: bool) -> Result<(), StoreError> {
+        if !again {
+            // One implicit transaction, so that the bound ends with it. Preparing waits for anybody
+            // who has locked the table.
+            let texts = self.store.inner.statements.preparations();
+            let batch = Batch::new(self.store).steps([Step::LockTimeout]);
+            let batch = texts.fold(batch, |batch, text| batch.write(Step::Prepare, &text));
+            match batch.run(session).await.error {
+                None => return Ok(()),
+                Some(error)
+                    if error::sqlstate(&error).as_deref()
+                        == Some(error::DUPLICATE_PREPARED_NAME) => {}
+                Some(error) => return Err(self.failed(error)),
+            }
+        }
+        if self.store.inner.prepared.swap(false, Ordering::Relaxed) {
+            tracing::info!(
+                "prepared statements do not last on these connections (a pooler?); going on without"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Leaves the transaction of a batch that ends in a plain COMMIT and was stopped by an error.
+/// Whether it was still open: only then is it certain that the COMMIT was not carried out. With AND
+/// CHAIN it fails outside a transaction, where a plain ROLLBACK would succeed.
+async fn undo(store: &PostgresStore, session: &mut Session) -> Result<bool, sqlx::Error> {
+    let batch = Batch::new(store).steps([Step::RollBackAndChain, Step::RollBack]);
+    match batch.run(session).await.error {
+        None => Ok(true),
+        Some(error) if error::sqlstate(&error).as_deref() == Some(error::NO_TRANSACTION) => {
+            Ok(false)
+        }
+        Some(error) => Err(error),
+    }
+}

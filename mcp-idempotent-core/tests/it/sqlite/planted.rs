@@ -1,0 +1,219 @@
+//! Stores with a planted fault, each of which the conformance suite notices.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use mcp_idempotent_core::{
+    StoreError, Timestamp,
+    store::{LeaseEnd, Reach},
+    testing::{
+        Harness, HarnessResult, SqlHarness, TransactionHarness,
+        a_commit_makes_effect_and_record_visible_together, a_completed_attempt_cannot_be_changed,
+        a_lapsed_lease_is_in_doubt_and_is_not_claimed_anew,
+        a_released_key_is_free_and_its_token_is_not_reused,
+        a_transaction_that_failed_is_never_a_success, a_wrong_token_is_fenced,
+        racing_transactions_have_one_effect,
+    },
+};
+
+use super::{
+    conformance::{File, file},
+    *,
+};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    ReusesTokens,
+    OverwritesWhatIsCompleted,
+    BelievesAnAbortedTransaction,
+    CommitsTheEffectAlone,
+    ClaimsAnewAfterALapse,
+}
+
+struct Wrong {
+    fault: Fault,
+    store: SqliteStore,
+    /// The lease behind the one that was handed out with a token of the past.
+    leases: Mutex<HashMap<RecordId, Lease>>,
+}
+
+impl Wrong {
+    fn behind(&self, lease: &Lease) -> Lease {
+        let leases = self.leases.lock().unwrap();
+        leases.get(&lease.id).unwrap_or(lease).clone()
+    }
+}
+
+impl Store for Wrong {
+    fn reach(&self) -> Reach {
+        self.store.reach()
+    }
+
+    async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
+        self.store.look_up(claim).await
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
+        let claimed = self.store.claim(claim).await?;
+        match (self.fault, claimed) {
+            (Fault::ReusesTokens, Claimed::New(lease)) => {
+                self.leases.lock().unwrap().insert(claim.id, lease);
+                Ok(Claimed::New(Lease::new(claim.id, 1)))
+            }
+            (Fault::ClaimsAnewAfterALapse, Claimed::Found(record)) => {
+                let RecordState::InDoubt { token, .. } = record.state else {
+                    return Ok(Claimed::Found(record));
+                };
+                let taken = self.store.take_over(claim, token).await?;
+                Ok(taken.map_or(Claimed::InProgress, Claimed::New))
+            }
+            (_, claimed) => Ok(claimed),
+        }
+    }
+
+    async fn take_over(&self, claim: &Claim, token: i64) -> Result<Option<Lease>, StoreError> {
+        self.store.take_over(claim, token).await
+    }
+
+    async fn renew(&self, lease: &Lease, period: Duration) -> Result<LeaseEnd, StoreError> {
+        self.store.renew(&self.behind(lease), period).await
+    }
+
+    async fn complete(&self, lease: &Lease, result: Completion) -> Result<LeaseEnd, StoreError> {
+        let response = result.response.clone();
+        let end = self.store.complete(&self.behind(lease), result).await?;
+        if self.fault == Fault::OverwritesWhatIsCompleted && end == LeaseEnd::Fenced {
+            sqlx::query("UPDATE mcp_idempotent_record SET response = ?1 WHERE id = ?2")
+                .bind(response.as_deref())
+                .bind(lease.id.as_bytes().as_slice())
+                .execute(self.store.pool())
+                .await
+                .unwrap();
+        }
+        Ok(end)
+    }
+
+    async fn release(&self, lease: &Lease, keep_origin: Duration) -> Result<LeaseEnd, StoreError> {
+        self.store.release(&self.behind(lease), keep_origin).await
+    }
+
+    async fn abandon(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
+        self.store.abandon(&self.behind(lease)).await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
+        self.store.sweep(limit).await
+    }
+}
+
+impl TransactionStore for Wrong {
+    type Connection = SqliteConnection;
+    type Transaction = SqliteTransaction;
+
+    async fn begin(
+        &self,
+        call: &CallInfo,
+        claim: Option<&Claim>,
+    ) -> Result<Claimed<SqliteTransaction>, StoreError> {
+        self.store.begin(call, claim).await
+    }
+
+    async fn end(&self, transaction: SqliteTransaction, claim: Option<&Claim>, end: End) -> Ended {
+        let end = match end {
+            End::Commit(_) if self.fault == Fault::CommitsTheEffectAlone => End::CommitUnrecorded,
+            end => end,
+        };
+        match self.store.end(transaction, claim, end).await {
+            Ended::Aborted(_) | Ended::EndedByHandler
+                if self.fault == Fault::BelievesAnAbortedTransaction =>
+            {
+                Ended::AsAsked(Timestamp::from_micros(1))
+            }
+            ended => ended,
+        }
+    }
+}
+
+struct Planted {
+    file: File,
+    wrong: Wrong,
+}
+
+impl Harness for Planted {
+    type Store = Wrong;
+
+    fn store(&self) -> &Wrong {
+        &self.wrong
+    }
+
+    async fn age(&self, id: RecordId, by: Duration) -> HarnessResult {
+        Harness::age(&self.file, id, by).await
+    }
+}
+
+impl TransactionHarness for Planted {
+    async fn write<'c>(&'c self, connection: &'c mut SqliteConnection) -> HarnessResult {
+        self.file.write(connection).await
+    }
+
+    async fn effects(&self) -> HarnessResult<u64> {
+        self.file.effects().await
+    }
+}
+
+impl SqlHarness for Planted {
+    async fn run<'c>(&'c self, connection: &'c mut SqliteConnection, sql: &'static str) {
+        self.file.run(connection, sql).await;
+    }
+
+    async fn fail<'c>(&'c self, connection: &'c mut SqliteConnection) {
+        self.file.fail(connection).await;
+    }
+
+    async fn write_through_the_pool(&self) -> HarnessResult {
+        self.file.write_through_the_pool().await
+    }
+}
+
+/// Whether a rule holds for a store with this fault.
+async fn holds<F>(fault: Fault, rule: fn(Arc<Planted>) -> F) -> bool
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let file = file(4).await;
+    let wrong = Wrong {
+        fault,
+        store: file.store().clone(),
+        leases: Mutex::default(),
+    };
+    let followed = tokio::spawn(rule(Arc::new(Planted { file, wrong }))).await;
+    followed.is_ok()
+}
+
+macro_rules! a_store_that {
+    ($($name:ident: $fault:ident breaks $($rule:ident)+;)+) => {$(
+        #[tokio::test]
+        async fn $name() {
+            $(
+                assert!(holds(Fault::None, $rule).await);
+                assert!(!holds(Fault::$fault, $rule).await, stringify!($rule));
+            )+
+        }
+    )+};
+}
+
+a_store_that! {
+    a_store_that_reuses_tokens_is_noticed: ReusesTokens breaks
+        a_released_key_is_free_and_its_token_is_not_reused a_wrong_token_is_fenced;
+    a_store_that_overwrites_what_is_completed_is_noticed: OverwritesWhatIsCompleted breaks
+        a_completed_attempt_cannot_be_changed;
+    a_store_that_believes_an_aborted_transaction_is_noticed: BelievesAnAbortedTransaction breaks
+        a_transaction_that_failed_is_never_a_success;
+    a_store_that_commits_the_effect_alone_is_noticed: CommitsTheEffectAlone breaks
+        a_commit_makes_effect_and_record_visible_together racing_transactions_have_one_effect;
+    a_store_that_claims_anew_after_a_lapse_is_noticed: ClaimsAnewAfterALapse breaks
+        a_lapsed_lease_is_in_doubt_and_is_not_claimed_anew;
+}

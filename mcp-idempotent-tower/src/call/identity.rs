@@ -1,0 +1,127 @@
+//! Which call it is, and whether its caller may make it.
+
+use std::sync::Arc;
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use mcp_idempotent_core::{
+    Authorize, CallInfo, CanonicalArguments, KeyRequirement, Policy, Refusal, Request, Store,
+    telemetry::{Mode, ObservedCall},
+};
+use rmcp::model::JsonObject;
+
+use super::{
+    Incoming,
+    key::Places,
+    refusal::key_required,
+    run::Rules,
+    scope::{AuthorizeHook, NoScope},
+};
+
+/// An unprotected call, and its observer.
+pub(super) type Unprotected = (CallInfo, ObservedCall);
+
+pub(super) enum Identified<'a> {
+    Protected(Request<'a>),
+    Unprotected(Unprotected),
+}
+
+/// Which call this is, and whether its caller may make it.
+pub(super) async fn identify<'a, S: Store, C: Incoming>(
+    rules: &'a Rules<S>,
+    mode: Mode,
+    call: &C,
+    authorize: Option<&'a AuthorizeCall<'a, C>>,
+) -> Result<Identified<'a>, Refusal> {
+    let engine = &rules.idempotency.engine;
+    let tool: Arc<str> = Arc::from(call.tool());
+    let observe =
+        |mode| ObservedCall::start(engine.application(), &tool, rules.is_listed, None, mode);
+    let request = match identity(rules, call, &tool) {
+        Ok(Ok(request)) => request,
+        Ok(Err(info)) => {
+            let observed = observe(Some(mode));
+            if let Some(authorize) = authorize
+                && let Err(refusal) = authorize.authorize(&info).await
+            {
+                observed.refused(&refusal);
+                return Err(refusal);
+            }
+            return Ok(Identified::Unprotected((info, observed)));
+        }
+        Err(refusal) => {
+            observe(None).refused(&refusal);
+            return Err(refusal);
+        }
+    };
+    let request = match authorize {
+        Some(authorize) => request.with_authorize(authorize),
+        None => request,
+    };
+    // The policy was checked when the layer was built, or the tool was first seen.
+    let request = request.with_checked_policy();
+    Ok(Identified::Protected(if rules.is_listed {
+        request
+    } else {
+        request.with_unlisted_tool()
+    }))
+}
+
+/// The call with its identity, or an unprotected call.
+fn identity<'a, S: Store, C: Incoming>(
+    rules: &'a Rules<S>,
+    call: &C,
+    tool: &Arc<str>,
+) -> Result<Result<Request<'a>, CallInfo>, Refusal> {
+    let Rules {
+        idempotency,
+        policy,
+        ..
+    } = rules;
+    let scope = match call.scope(idempotency.scope()) {
+        // A denied caller is denied with and without a key.
+        Err(NoScope::Denied(denied)) => return Err(denied.into()),
+        scope => scope,
+    };
+    let key = Places::of(call.meta(), call.arguments(), policy).key()?;
+    match (&key, policy.key) {
+        (None, KeyRequirement::Required) => return Err(key_required(policy)),
+        (None, KeyRequirement::Explicit) => {
+            return Ok(Err(CallInfo::new(Arc::clone(tool), scope.ok())));
+        }
+        _ => {}
+    }
+    let scope = scope?;
+    let arguments = canonical(call.arguments(), policy);
+    let engine = &idempotency.engine;
+    let identity = engine.identify(&scope, key.as_ref(), tool, &arguments);
+    let info = CallInfo::new(Arc::clone(tool), scope);
+    Ok(Ok(
+        Request::new(info, identity, policy).with_round(call.round())
+    ))
+}
+
+/// The arguments that take part in identity.
+pub(crate) fn canonical(arguments: Option<&JsonObject>, policy: &Policy) -> CanonicalArguments {
+    let ignored = policy.ignored.iter().chain(&policy.key_argument);
+    CanonicalArguments::new(arguments, &ignored.cloned().collect::<Vec<_>>())
+}
+
+/// The author's `authorize` hook, for one call.
+pub(super) struct AuthorizeCall<'a, C> {
+    hook: &'a AuthorizeHook,
+    call: &'a C,
+}
+
+impl<'a, C: Incoming> AuthorizeCall<'a, C> {
+    pub(super) fn of<S>(rules: &'a Rules<S>, call: &'a C) -> Option<Self> {
+        let hook = rules.idempotency.settings().authorize.as_ref()?;
+        Some(Self { hook, call })
+    }
+}
+
+impl<C: Incoming> Authorize for AuthorizeCall<'_, C> {
+    fn authorize<'a>(&'a self, call: &'a CallInfo) -> BoxFuture<'a, Result<(), Refusal>> {
+        let asked = self.call.authorize(self.hook, &call.tool);
+        Box::pin(asked.map(|allowed| allowed.map_err(Refusal::from)))
+    }
+}
