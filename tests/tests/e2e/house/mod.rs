@@ -14,7 +14,7 @@ const TOWER: &str = "mcp-idempotent-tower";
 const PACKAGES: [&str; 3] = [CORE, "mcp-idempotent-macros", TOWER];
 
 /// Files of more than 400 lines.
-const TOO_LONG: [(&str, &str); 4] = [
+const TOO_LONG: [(&str, &str); 3] = [
     (
         "mcp-idempotent-core/src/store/memory/mod.rs",
         "its calls for operators are apart, its leases are not",
@@ -24,51 +24,20 @@ const TOO_LONG: [(&str, &str); 4] = [
         "half of it is the contract, which is one page",
     ),
     (
-        "mcp-idempotent-tower/src/call/run.rs",
-        "both runs, of either mode",
-    ),
-    (
-        "mcp-idempotent-tower/src/layer/rule.rs",
-        "a tenth of it are unit tests",
+        "mcp-idempotent-macros/src/expand.rs",
+        "the whole of what an annotated method becomes",
     ),
 ];
 
 /// Files that import each other in a circle.
-const CIRCLES: [(&str, &str); 10] = [
-    (
-        "mcp-idempotent-core: engine/claim.rs engine/lead.rs engine/lease/end.rs \
-         engine/lease/owned.rs engine/lease/verify.rs engine/mod.rs engine/request.rs \
-         engine/rotation/guard.rs engine/rotation/mod.rs engine/secret.rs",
-        "the engine has a rotation of secrets, which claims as the engine does",
-    ),
-    (
-        "mcp-idempotent-core: engine/lease/handle.rs engine/lease/heart.rs engine/lease/held.rs",
-        "the heart renews the held lease, which has the heart; `NotCurrent` is the handle's",
-    ),
-    (
-        "mcp-idempotent-core: fingerprint/hash.rs fingerprint/mod.rs fingerprint/secret.rs",
-        "the hash is keyed by the secret, whose check value is a hash",
-    ),
-    (
-        "mcp-idempotent-core: store/postgres/lock.rs store/postgres/mod.rs \
-         store/postgres/schema.rs store/postgres/statement.rs",
-        "the schema is made through the store, whose SQL has the schema's name in it",
-    ),
-    (
-        "mcp-idempotent-core: store/postgres/recovery.rs store/postgres/stopped.rs",
-        "a recovery stops a session, and what it looks for there is its own type",
-    ),
-    (
-        "mcp-idempotent-core: telemetry/metered.rs telemetry/mod.rs",
-        "the meter counts under the names of its parent, which has the meter",
-    ),
+const CIRCLES: [(&str, &str); 4] = [
     (
         "mcp-idempotent-tower: attribute/options.rs call/contract.rs",
         "the contract is written from the options, which have it in the tool's definition",
     ),
     (
-        "mcp-idempotent-tower: call/attempt.rs call/doubt.rs call/mod.rs call/not_executed.rs \
-         call/provenance.rs call/result.rs call/run.rs call/tx.rs call/unprotected.rs",
+        "mcp-idempotent-tower: call/attempt.rs call/doubt.rs call/identity.rs call/mod.rs \
+         call/not_executed.rs call/provenance.rs call/result.rs call/run.rs call/tx.rs call/unprotected.rs",
         "the one way of a call: its steps take the call, which has types of theirs",
     ),
     (
@@ -82,10 +51,10 @@ const CIRCLES: [(&str, &str); 10] = [
 ];
 
 /// Half of the files are shorter than this. It is to come down to 150, and never goes up.
-const MEDIAN: usize = 180;
+const MEDIAN: usize = 160;
 
 /// How many files of the tower crate may name rmcp: what a new major version of it costs.
-const FILES_WITH_RMCP: usize = 34;
+const FILES_WITH_RMCP: usize = 35;
 
 #[test]
 fn no_file_has_more_than_400_lines_and_half_of_them_are_short() {
