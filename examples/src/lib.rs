@@ -1,4 +1,5 @@
-//! Servers that show mcp-idempotent at work, and what the examples share.
+//! Servers that show mcp-idempotent at work, and what the examples share. `hello_sqlite` and
+//! `hello_layer` are one file each, beside this directory, and share nothing.
 //!
 //! | Example | Code | What it shows |
 //! | --- | --- | --- |

@@ -23,7 +23,6 @@ use std::{
 };
 
 use call::{ARGUMENTS, EFFECT, expect_executed, fresh_key, in_transaction, request};
-use cluster::Cluster;
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
     Engine, Store, SweepSettings, TransactionStore,
@@ -65,8 +64,8 @@ fn main() {
 }
 
 fn postgres(runtime: &Runtime, records: u32, settings: SweepSettings) {
-    let cluster = runtime.block_on(Cluster::start());
-    runtime.block_on(cluster.set(&[("fsync", "on")]));
+    let cluster = cluster::start();
+    runtime.block_on(cluster::set(&cluster, &[("fsync", "on")]));
     let scene = runtime.block_on(async {
         let scene = Scene::new(cluster.over_the_socket(), "swept").await;
         scene.fill("swept", records).await;

@@ -8,6 +8,6 @@
 
 pub mod client;
 pub mod database;
+pub mod kit;
 pub mod ledger;
 pub mod outside;
-pub mod relay;

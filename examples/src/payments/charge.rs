@@ -1,8 +1,8 @@
 //! What the tools take and give, whatever keeps it.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
-use mcp_idempotent_tower::{Denied, Policy, Scope};
+use mcp_idempotent_tower::{Denied, Scope};
 use rmcp::{ErrorData, RoleServer, service::RequestContext};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -116,13 +116,6 @@ pub(super) const SELECT: &str = "SELECT charge_id, customer, amount_cents FROM c
 /// Something below failed: said to the caller, and nothing of it is recorded.
 pub(super) fn failed(error: impl fmt::Display) -> ErrorData {
     ErrorData::internal_error(format!("the charge failed: {error}"), None)
-}
-
-/// The rules of the server: the defaults, but for the lease.
-pub(super) fn policy(lease: Duration) -> Policy {
-    let mut policy = Policy::default();
-    policy.lease = lease;
-    policy
 }
 
 /// The header by which the example tells its HTTP callers apart.

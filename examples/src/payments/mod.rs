@@ -1,22 +1,29 @@
 //! A server that charges cards. `charge_card` runs once per idempotency key;
 //! `charge_card_unprotected` does the same work as servers do without protection.
 //!
-//! Three small servers with the same tools: [`sqlite`] and [`postgres`] commit the charge and its
-//! record in one transaction; [`memory`] has no transactions.
+//! `server.rs` is the server, whatever keeps its charges: with `sqlite.rs` and `postgres.rs` the charge
+//! and its record commit in one transaction, `memory.rs` has no transactions.
 //!
 //! `send_receipt` and `pay_invoice` act on other systems, which no transaction covers: [`outside`].
 
 pub mod answers;
 pub mod charge;
 pub mod ledger;
-pub mod memory;
+mod memory;
 pub mod options;
 pub mod outside;
 pub mod postgres;
 pub mod serve;
-pub mod sqlite;
+mod server;
+mod sqlite;
 
-use self::options::{Options, Store};
+use mcp_idempotent_tower::MemoryStore;
+
+use self::{
+    memory::MemoryBooks,
+    options::{Options, Store},
+    server::Payments,
+};
 use crate::command_line::{Stop, log_to_stderr};
 
 /// What `--help` prints.
@@ -56,23 +63,22 @@ The log goes to standard error; RUST_LOG says how much of it [default: warn].
 pub async fn main(arguments: lexopt::Parser) -> Result<(), Stop> {
     let options = Options::parse(arguments)?;
     log_to_stderr("warn");
+    let (ledger, outside) = (options.ledger()?, options.outside()?);
+    let lease = options.lease;
     match &options.store {
         Store::Sqlite(file) => {
-            let (ledger, outside) = (options.ledger()?, options.outside()?);
-            let server = sqlite::Payments::open(file, options.lease, ledger, outside).await?;
+            let (books, store) = sqlite::open(file, lease).await?;
+            let server = Payments::new(books, store, lease, ledger, outside)?;
             serve::serve(server, &options).await?;
         }
         Store::Postgres(url) => {
-            let (ledger, outside) = (options.ledger()?, options.outside()?);
-            let pool = postgres::connect(url, &options.schema).await?;
-            let server =
-                postgres::Payments::open(pool, &options.schema, options.lease, ledger, outside)
-                    .await?;
+            let (books, store) = postgres::open(url, &options.schema).await?;
+            let server = Payments::new(books, store, lease, ledger, outside)?;
             serve::serve(server, &options).await?;
         }
         Store::Memory => {
-            let server =
-                memory::Payments::new(options.lease, options.ledger()?, options.outside()?)?;
+            let (books, store) = (MemoryBooks::default(), MemoryStore::new());
+            let server = Payments::new(books, store, lease, ledger, outside)?;
             serve::serve(server, &options).await?;
         }
     }

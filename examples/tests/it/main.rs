@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod hello;
 mod http_postgres;
 mod outside;
 
@@ -142,10 +143,16 @@ async fn retry_storm_shows_one_effect_per_line_on_postgres() {
 
 type Client = RunningService<RoleClient, ()>;
 
-/// A server over stdio.
+/// `payments` over stdio.
 async fn over_stdio(arguments: &[&str]) -> (Client, Child) {
-    let mut server = example("payments")
-        .args(arguments)
+    let mut payments = example("payments");
+    payments.args(arguments);
+    connect(payments).await
+}
+
+/// Starts a server, and speaks to it over stdio.
+async fn connect(mut server: Command) -> (Client, Child) {
+    let mut server = server
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -192,12 +199,20 @@ async fn call(peer: &Peer<RoleClient>, tool: &'static str, arguments: Value) -> 
 }
 
 async fn charge(peer: &Peer<RoleClient>, key: &str) -> CallToolResult {
+    let arguments = json!({ "customer": "ada", "amount_cents": 1999 });
+    call_with_key(peer, "charge_card", arguments, key).await
+}
+
+async fn call_with_key(
+    peer: &Peer<RoleClient>,
+    tool: &'static str,
+    arguments: Value,
+    key: &str,
+) -> CallToolResult {
     let mut meta = RequestMetaObject::new();
     meta.insert("idempotency-key".into(), key.into());
-    let mut params = CallToolRequestParams::new("charge_card");
-    params.arguments = json!({ "customer": "ada", "amount_cents": 1999 })
-        .as_object()
-        .cloned();
+    let mut params = CallToolRequestParams::new(tool);
+    params.arguments = arguments.as_object().cloned();
     params.meta = Some(meta);
     finish(peer, params).await
 }

@@ -11,6 +11,8 @@ mod delay;
 mod duplicates;
 #[path = "../paired/mod.rs"]
 mod paired;
+#[path = "../../../tests/src/kit/relay/mod.rs"]
+mod relay;
 mod scene;
 
 use std::{cell::Cell, sync::Arc, time::Duration};
@@ -19,9 +21,9 @@ use call::{
     ARGUMENTS, conflicting_request, expect_refused, expect_replayed, fresh_key, joining, request,
 };
 use cluster::Cluster;
-use delay::Delay;
 use mcp_idempotent_core::{Engine, store::postgres::PostgresStore};
 use paired::{Paired, Target, is_quick};
+use relay::Relay;
 use scene::{Scene, crowd, first_call, write_in};
 use tokio::runtime::{Builder, Runtime};
 
@@ -40,12 +42,15 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
-    let cluster = runtime.block_on(Cluster::start());
-    runtime.block_on(cluster.set(&[("fsync", "on"), ("commit_delay", "2000")]));
+    let cluster = cluster::start();
+    runtime.block_on(cluster::set(
+        &cluster,
+        &[("fsync", "on"), ("commit_delay", "2000")],
+    ));
     slow_disk(&runtime, &cluster);
-    runtime.block_on(cluster.set(&[("commit_delay", "0")]));
+    runtime.block_on(cluster::set(&cluster, &[("commit_delay", "0")]));
     this_disk(&runtime, &cluster);
-    runtime.block_on(cluster.set(&[("fsync", "off")]));
+    runtime.block_on(cluster::set(&cluster, &[("fsync", "off")]));
     loopback(&runtime, &cluster);
     network(&runtime, &cluster);
 }
@@ -101,12 +106,12 @@ fn loopback(runtime: &Runtime, cluster: &Cluster) {
 }
 
 fn network(runtime: &Runtime, cluster: &Cluster) {
-    let delay = Delay::start(cluster.port(), ONE_WAY);
+    let relay = Relay::start_late(&cluster.options(), ONE_WAY);
     let mut paired = Paired::new(runtime, "Postgres behind 0.25 ms one way, fsync off");
-    let scene = runtime.block_on(Scene::new(cluster.over_tcp(delay.port()), "network"));
+    let scene = runtime.block_on(Scene::new(relay.options(cluster.options()), "network"));
     paired.note(format!(
         "one-way delay as measured with an echo: {:?}",
-        Delay::measure(ONE_WAY)
+        delay::measure(ONE_WAY)
     ));
     rows(
         &mut paired,
@@ -117,7 +122,7 @@ fn network(runtime: &Runtime, cluster: &Cluster) {
             saturation: None,
         },
     );
-    paired.note(runtime.block_on(round_trips(&scene, &delay)));
+    paired.note(runtime.block_on(round_trips(&scene, &relay)));
     paired.finish();
 }
 
@@ -255,18 +260,18 @@ fn slow_key(paired: &mut Paired<'_>, scene: &Arc<Scene>) {
 }
 
 /// Counts what each way takes, with the ping by which sqlx takes a connection back into the pool.
-async fn round_trips(scene: &Arc<Scene>, delay: &Delay) -> String {
+async fn round_trips(scene: &Arc<Scene>, relay: &Relay) -> String {
     let key = fresh_key();
     drop(write_in(&scene.engine, request(&scene.engine, &key, &ARGUMENTS)).await);
-    let bare = turns(scene, delay, async || scene.bare().await).await;
-    let first = turns(scene, delay, async || scene.first_call().await).await;
+    let bare = turns(scene, relay, async || scene.bare().await).await;
+    let first = turns(scene, relay, async || scene.first_call().await).await;
     let looking_first = async || first_call(&scene.looking_first).await;
-    let looking_first = turns(scene, delay, looking_first).await;
-    let lease = turns(scene, delay, async || scene.lease_call().await).await;
-    let select = turns(scene, delay, async || scene.bare_select().await).await;
-    let replayed = turns(scene, delay, async || replay(&scene.engine, &key).await).await;
+    let looking_first = turns(scene, relay, looking_first).await;
+    let lease = turns(scene, relay, async || scene.lease_call().await).await;
+    let select = turns(scene, relay, async || scene.bare_select().await).await;
+    let replayed = turns(scene, relay, async || replay(&scene.engine, &key).await).await;
     let replayed_first = async || replay(&scene.looking_first, &key).await;
-    let replayed_first = turns(scene, delay, replayed_first).await;
+    let replayed_first = turns(scene, relay, replayed_first).await;
     format!(
         "round trips of one call, counted, each with the ping by which sqlx takes the connection \
          back: bare transaction {bare}; first call {first}, looking first {looking_first}, in lease \
@@ -274,17 +279,17 @@ async fn round_trips(scene: &Arc<Scene>, delay: &Delay) -> String {
     )
 }
 
-async fn turns(scene: &Arc<Scene>, delay: &Delay, call: impl AsyncFn()) -> f64 {
+async fn turns(scene: &Arc<Scene>, relay: &Relay, call: impl AsyncFn()) -> f64 {
     // Until everything is prepared on whatever connections there are.
     for _ in 0..2 * Scene::POOL {
         call().await;
         scene.settle().await;
     }
-    let (before, calls) = (delay.turns(), 20);
+    let (before, calls) = (relay.turns(), 20);
     for _ in 0..calls {
         call().await;
         scene.settle().await;
     }
-    let turns = u32::try_from(delay.turns() - before).expect("few turns");
+    let turns = u32::try_from(relay.turns() - before).expect("few turns");
     f64::from(turns) / f64::from(calls)
 }

@@ -59,3 +59,20 @@ pub(crate) async fn call(client: &Client, params: CallToolRequestParams) -> Valu
         Err(error) => panic!("no answer: {error}"),
     }
 }
+
+/// The same, with arguments under a key.
+pub(crate) async fn keyed(client: &Client, tool: &'static str, arguments: Value) -> Value {
+    let key = json!({ "idempotency-key": "k" });
+    call(client, params(tool, arguments, key)).await
+}
+
+/// Waits for something that another task is about to do.
+pub(crate) async fn until(condition: impl Fn() -> bool) {
+    for _ in 0..100_000 {
+        if condition() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("it never came true");
+}

@@ -1,6 +1,5 @@
 //! A database of a test's own, of either kind.
 
-mod cluster;
 mod postgres;
 mod sqlite;
 
@@ -14,7 +13,6 @@ use futures_util::future::BoxFuture;
 use mcp_idempotent_tower::{OperatorStore, TransactionStore};
 
 pub use self::{
-    cluster::Cluster,
     postgres::{Postgres, options as postgres_options},
     sqlite::Sqlite,
 };

@@ -82,7 +82,8 @@ impl<D: Database> Server<D> {
         &self.idempotency
     }
 
-    async fn pay(&self, attempt: &Attempt, name: &str) -> Result<String, ErrorData> {
+    async fn pay(&self, attempt: &Attempt, payment: Payment) -> Result<Json<Paid>, ErrorData> {
+        let name = &payment.name;
         self.ledger.append("run", name);
         self.stop(Place::BeforeCall, name).await;
         attempt.ensure_current().await.map_err(NotExecuted::mark)?;
@@ -91,7 +92,7 @@ impl<D: Database> Server<D> {
             .pay(&attempt.downstream_key("payment"), name)
             .await?;
         self.stop(Place::AfterCall, name).await;
-        Ok(id)
+        Ok(Json(Paid::new(payment.name, id)))
     }
 
     async fn stop(&self, place: Place, name: &str) {
@@ -121,10 +122,9 @@ impl<D: Database> Server<D> {
     async fn pay_or_fail(
         &self,
         attempt: Attempt,
-        Parameters(Payment { name }): Parameters<Payment>,
+        Parameters(payment): Parameters<Payment>,
     ) -> Result<Json<Paid>, ErrorData> {
-        let id = self.pay(&attempt, &name).await?;
-        Ok(Json(Paid::new(name, id)))
+        self.pay(&attempt, payment).await
     }
 
     /// A payment in doubt is made again.
@@ -133,10 +133,9 @@ impl<D: Database> Server<D> {
     async fn pay_or_rerun(
         &self,
         attempt: Attempt,
-        Parameters(Payment { name }): Parameters<Payment>,
+        Parameters(payment): Parameters<Payment>,
     ) -> Result<Json<Paid>, ErrorData> {
-        let id = self.pay(&attempt, &name).await?;
-        Ok(Json(Paid::new(name, id)))
+        self.pay(&attempt, payment).await
     }
 
     /// The API is asked about a payment in doubt.
@@ -145,10 +144,9 @@ impl<D: Database> Server<D> {
     async fn pay_or_verify(
         &self,
         attempt: Attempt,
-        Parameters(Payment { name }): Parameters<Payment>,
+        Parameters(payment): Parameters<Payment>,
     ) -> Result<Json<Paid>, ErrorData> {
-        let id = self.pay(&attempt, &name).await?;
-        Ok(Json(Paid::new(name, id)))
+        self.pay(&attempt, payment).await
     }
 
     /// An error is taken to prove that nothing happened.
@@ -157,10 +155,9 @@ impl<D: Database> Server<D> {
     async fn pay_or_release(
         &self,
         attempt: Attempt,
-        Parameters(Payment { name }): Parameters<Payment>,
+        Parameters(payment): Parameters<Payment>,
     ) -> Result<Json<Paid>, ErrorData> {
-        let id = self.pay(&attempt, &name).await?;
-        Ok(Json(Paid::new(name, id)))
+        self.pay(&attempt, payment).await
     }
 
     /// A payment, and a row that commits together with the record.
@@ -169,14 +166,14 @@ impl<D: Database> Server<D> {
     async fn pay_and_write(
         &self,
         attempt: Attempt,
-        Parameters(Payment { name }): Parameters<Payment>,
+        Parameters(payment): Parameters<Payment>,
     ) -> Result<Json<Paid>, ErrorData> {
-        let id = self.pay(&attempt, &name).await?;
+        let paid = self.pay(&attempt, payment).await?;
         let mut transaction = attempt.begin::<D::Store>().await?;
-        effect::<D>(&mut transaction, &name)
+        effect::<D>(&mut transaction, &paid.0.name)
             .await
             .map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
-        Ok(Json(Paid::new(name, id)))
+        Ok(paid)
     }
 
     /// What this process's clock of the day shows.

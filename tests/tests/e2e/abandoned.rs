@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mcp_idempotent_tests::{
     client::{CallExt as _, Client, call},
-    database::{Database, Stored, effect},
+    database::{Database, Stored},
 };
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::{
     server::{Server, text},
-    world::{Gate, World, engine, on_each_store, until, within_patience},
+    world::{Gate, World, done, engine, on_each_store, until, within_patience},
 };
 
 fn keyed(n: i64) -> CallToolRequestParams {
@@ -24,18 +24,7 @@ fn keyed(n: i64) -> CallToolRequestParams {
 
 async fn a_call_goes_on_without_its_caller<D: Database>() {
     let gate = Gate::new();
-    let world = World::<D>::new({
-        let gate = gate.clone();
-        move |connection, _| {
-            let gate = gate.clone();
-            Box::pin(async move {
-                effect::<D>(connection, "done").await.unwrap();
-                gate.pass().await;
-                text("done")
-            })
-        }
-    })
-    .await;
+    let world = World::<D>::new(gate.after::<D, _>(done, |_| text("done"))).await;
     // One caller cancels, one closes its connection.
     for leaves in [true, false] {
         let caller = Client::of(world.server.clone()).await;
@@ -63,18 +52,7 @@ async fn a_call_goes_on_without_its_caller<D: Database>() {
 
 async fn a_call_is_recorded_when_everybody_has_gone<D: Database>() {
     let gate = Gate::new();
-    let world = World::<D>::new({
-        let gate = gate.clone();
-        move |connection, _| {
-            let gate = gate.clone();
-            Box::pin(async move {
-                effect::<D>(connection, "done").await.unwrap();
-                gate.pass().await;
-                text("done")
-            })
-        }
-    })
-    .await;
+    let world = World::<D>::new(gate.after::<D, _>(done, |_| text("done"))).await;
     let caller = Client::of(world.server.clone()).await;
     drop(caller.send(keyed(1)).await.unwrap());
     gate.arrival().await;
@@ -89,17 +67,10 @@ async fn a_call_is_recorded_when_everybody_has_gone<D: Database>() {
 async fn a_caller_above_that_times_out_does_not_stop_the_call<D: Database>() {
     let gate = Gate::new();
     let database = D::create().await;
-    let server = Server::<D>::new(engine(database.store(2)).build().unwrap(), {
-        let gate = gate.clone();
-        move |connection, _| {
-            let gate = gate.clone();
-            Box::pin(async move {
-                effect::<D>(connection, "done").await.unwrap();
-                gate.pass().await;
-                text("done")
-            })
-        }
-    });
+    let server = Server::<D>::new(
+        engine(database.store(2)).build().unwrap(),
+        gate.after::<D, _>(done, |_| text("done")),
+    );
     let client = Client::of(Impatient(server.clone())).await;
     let answer = client.call(keyed(1)).await;
     assert_eq!(answer.error()["message"], "timed out");

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use mcp_idempotent_tests::{
     client::{Answer, CallExt as _, call},
-    database::{Cluster, Database, Postgres, Stored, effect},
+    database::{Database, Postgres, Stored, effect},
+    kit::cluster::Cluster,
     ledger::{Pause, Process, charge},
 };
 use mcp_idempotent_tower::store::postgres::PostgresStore;

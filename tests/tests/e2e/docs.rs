@@ -6,31 +6,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap()
-        .to_owned()
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap()
-}
+use crate::tree::{files, read, root};
 
 /// The names of all functions in a tree of Rust files.
 fn functions(directory: &Path, found: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            functions(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).unwrap();
-            for after in text.split("fn ").skip(1) {
-                let name = after
-                    .split(|letter: char| !letter.is_alphanumeric() && letter != '_')
-                    .next();
-                found.extend(name.map(str::to_owned));
-            }
+    for file in files(directory, "rs") {
+        for after in fs::read_to_string(file).unwrap().split("fn ").skip(1) {
+            let name = after
+                .split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+                .next();
+            found.extend(name.map(str::to_owned));
         }
     }
 }
@@ -111,4 +96,91 @@ fn the_features_in_the_crate_pages_are_those_of_the_manifests() {
             }
         }
     }
+}
+
+/// The commands in a text, without what is around them.
+fn commands(text: &str) -> Vec<&str> {
+    let begins = ["cargo ", "RUSTDOCFLAGS=", "tests/run"];
+    text.lines()
+        .map(str::trim)
+        .filter(|line| begins.iter().any(|begin| line.starts_with(begin)))
+        .collect()
+}
+
+#[test]
+fn contributing_has_the_commands_of_the_merge_check_word_for_word() {
+    let page = read("CONTRIBUTING.md");
+    let block = |after: &str| {
+        let (_, rest) = page.split_once(after).expect(after);
+        let (_, rest) = rest.split_once("```sh\n").unwrap();
+        rest.split_once("```").unwrap().0.to_owned()
+    };
+    let script = read(".ci/run");
+    let check = block("`.ci/run` has to pass");
+    assert_eq!(commands(&check), commands(&script));
+    assert!(commands(&check).len() > 5, "{check}");
+
+    let script = read("tests/run").replace("$feature_list", "$(tests/run --features)");
+    for command in commands(&block("What it runs is what you can run by hand")) {
+        assert!(script.contains(command), "tests/run has no: {command}");
+    }
+}
+
+/// The pages that people read as files: in the root, in `docs`, and with the examples.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = files(&root().join("docs"), "md");
+    pages.push(root().join("examples/README.md"));
+    for entry in fs::read_dir(root()).unwrap() {
+        let path = entry.unwrap().path();
+        pages.extend(
+            path.extension()
+                .is_some_and(|it| it == "md")
+                .then_some(path),
+        );
+    }
+    pages
+}
+
+/// What a heading is called in a link.
+fn anchor(heading: &str) -> String {
+    let heading = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = |letter: &char| letter.is_alphanumeric() || " -_".contains(*letter);
+    heading
+        .chars()
+        .filter(kept)
+        .collect::<String>()
+        .replace(' ', "-")
+}
+
+#[test]
+fn the_links_of_the_pages_lead_to_files_and_headings_that_exist() {
+    let mut seen = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        let prose: String = text.split("```").step_by(2).collect();
+        for link in prose
+            .split("](")
+            .skip(1)
+            .filter_map(|it| it.split(')').next())
+        {
+            if link.contains("://") {
+                continue;
+            }
+            seen += 1;
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => page.clone(),
+                file => page.parent().unwrap().join(file),
+            };
+            let page = page.display();
+            assert!(target.exists(), "{page}: there is no {file}");
+            if !heading.is_empty() {
+                let text = fs::read_to_string(target).unwrap();
+                let mut headings = text.lines().filter(|line| line.starts_with('#'));
+                let exists = headings.any(|it| anchor(it) == heading);
+                assert!(exists, "{page}: there is no heading for {link}");
+            }
+        }
+    }
+    assert!(seen > 20, "only {seen} links were found");
 }

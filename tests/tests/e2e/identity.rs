@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::{
     server::{Server, text},
     wire::assert_wire,
-    world::{Gate, engine, on_each_store, until},
+    world::{Gate, done, engine, on_each_store, until},
 };
 
 fn keyed() -> CallToolRequestParams {
@@ -69,17 +69,7 @@ async fn who_may_not_call_gets_no_answer<D: Database>() {
         .build()
         .unwrap();
     let gate = Gate::new();
-    let server = Server::<D>::new(idempotency, {
-        let gate = gate.clone();
-        move |connection, _| {
-            let gate = gate.clone();
-            Box::pin(async move {
-                effect::<D>(connection, "done").await.unwrap();
-                gate.pass().await;
-                text("a secret")
-            })
-        }
-    });
+    let server = Server::<D>::new(idempotency, gate.after::<D, _>(done, |_| text("a secret")));
     let client = Client::of(server.clone()).await;
     let first = client.send(keyed()).await.unwrap();
     gate.arrival().await;

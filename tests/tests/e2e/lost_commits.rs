@@ -4,9 +4,12 @@ use std::{collections::BTreeSet, time::Duration};
 
 use mcp_idempotent_tests::{
     client::{CallExt as _, call},
-    database::{Cluster, Database as _, Postgres, Stored, effect},
+    database::{Database as _, Postgres, Stored, effect},
+    kit::{
+        cluster::Cluster,
+        relay::{Cut, Relay},
+    },
     ledger::charge,
-    relay::{Cut, Relay},
 };
 use rmcp::model::CallToolRequestParams;
 use serde_json::json;
@@ -16,13 +19,13 @@ use crate::{
     processes::Site,
     server::{is_error, text},
     wire::assert_wire,
-    world::{Gate, World, until, within_patience},
+    world::{Gate, World, run, until, within_patience},
 };
 
 /// A server that reaches its database through a relay. `n` is the size of its result; below zero
 /// it is an error.
 async fn through_a_relay(database: Postgres, recovery: Duration) -> (Relay, Gate, World<Postgres>) {
-    let relay = Relay::start(&database.options()).await;
+    let relay = Relay::start(&database.options());
     let pool = database.pool(relay.options(database.options()), 4);
     let store = database
         .builder(pool)
@@ -30,22 +33,15 @@ async fn through_a_relay(database: Postgres, recovery: Duration) -> (Relay, Gate
         .build()
         .unwrap();
     let gate = Gate::new();
-    let world = World::on(database, store, |_| {}, {
-        let gate = gate.clone();
-        move |connection, call| {
-            let gate = gate.clone();
-            Box::pin(async move {
-                effect::<Postgres>(connection, &format!("run {}", call.earlier))
-                    .await
-                    .unwrap();
-                gate.pass().await;
-                match usize::try_from(call.n) {
-                    Ok(size) => text("x".repeat(size)),
-                    Err(_) => is_error(format!("run {}", call.earlier)),
-                }
-            })
-        }
-    })
+    let world = World::on(
+        database,
+        store,
+        |_| {},
+        gate.after::<Postgres, _>(run, |call| match usize::try_from(call.n) {
+            Ok(size) => text("x".repeat(size)),
+            Err(_) => is_error(format!("run {}", call.earlier)),
+        }),
+    )
     .await;
     // As a server does at start-up: a first call would ask for the secret, and wait with it.
     world.server.idempotency.verify_secret().await.unwrap();
@@ -69,7 +65,7 @@ async fn when_the_answer_to_a_commit_is_lost_everybody_gets_the_recorded_result(
         gate.arrival().await;
         let joined = world.client.send(keyed(size)).await.unwrap();
         until(async || world.server.idempotency.engine().waiting() == 1).await;
-        relay.arm(Cut::AfterCommit);
+        relay.cut_next_commit(Cut::AfterTheServer);
         gate.open();
         let first = within_patience(first.answer()).await.unwrap();
         assert!(relay.has_cut());
@@ -90,7 +86,7 @@ async fn when_a_commit_does_not_reach_the_server_nothing_is_committed_and_a_wait
         gate.arrival().await;
         let waiter = world.client.send(keyed(size)).await.unwrap();
         until(async || world.server.idempotency.engine().waiting() == 1).await;
-        relay.arm(Cut::BeforeCommit);
+        relay.cut_next_commit(Cut::BeforeTheServer);
         gate.open();
         let first = within_patience(first.answer()).await.unwrap();
         assert!(relay.has_cut());
@@ -108,12 +104,12 @@ async fn when_a_commit_does_not_reach_the_server_nothing_is_committed_and_a_wait
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_error_result_whose_record_was_lost_is_given_to_its_caller_all_the_same() {
     for (cut, records) in [
-        (Cut::AfterCommit, vec![Stored::Completed]),
-        (Cut::BeforeCommit, vec![]),
+        (Cut::AfterTheServer, vec![Stored::Completed]),
+        (Cut::BeforeTheServer, vec![]),
     ] {
         let (relay, gate, world) = through_a_relay(Postgres::create().await, LONG).await;
         gate.open();
-        relay.arm(cut);
+        relay.cut_next_commit(cut);
         let first = world.client.call(keyed(-1)).await;
         assert!(relay.has_cut());
         assert_eq!(first.text(), "run 0");

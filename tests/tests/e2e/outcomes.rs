@@ -13,34 +13,23 @@ use serde_json::json;
 use crate::{
     server::text,
     wire::assert_wire,
-    world::{Gate, World, on_each_store, until},
+    world::{Gate, World, done, on_each_store, until, writing},
 };
 
 /// Writes one effect, and answers which run it was.
 async fn counting<D: Database>() -> World<D> {
-    World::new(|connection, call| {
-        Box::pin(async move {
-            effect::<D>(connection, "done").await.unwrap();
-            text(format!("run {} of {}", call.earlier, call.n))
-        })
-    })
+    World::new(writing::<D, _>(done, |call| {
+        text(format!("run {} of {}", call.earlier, call.n))
+    }))
     .await
 }
 
 /// As [`counting`], and waits at the gate after the effect.
 async fn gated<D: Database>() -> (Gate, World<D>) {
     let gate = Gate::new();
-    let world = World::new({
-        let gate = gate.clone();
-        move |connection, call| {
-            let gate = gate.clone();
-            Box::pin(async move {
-                effect::<D>(connection, "done").await.unwrap();
-                gate.pass().await;
-                text(format!("run {} of {}", call.earlier, call.n))
-            })
-        }
-    })
+    let world = World::new(gate.after::<D, _>(done, |call| {
+        text(format!("run {} of {}", call.earlier, call.n))
+    }))
     .await;
     (gate, world)
 }
@@ -248,12 +237,7 @@ async fn a_derived_key_lasts_for_its_window<D: Database>() {
 async fn an_expired_key_is_refused_where_the_author_says_so<D: Database>() {
     let world = World::<D>::with_policy(
         |policy| policy.on_expired = OnExpired::Refuse,
-        |connection, _| {
-            Box::pin(async move {
-                effect::<D>(connection, "done").await.unwrap();
-                text("done")
-            })
-        },
+        writing::<D, _>(done, |_| text("done")),
     )
     .await;
     world.client.call(keyed("work", 1)).await.success();
@@ -314,17 +298,10 @@ async fn without_its_store_a_call_is_not_executed<D: Database>() {
 
 async fn a_result_too_large_to_store_is_given_once_and_never_made_again<D: Database>() {
     let gate = Gate::new();
-    let world = World::<D>::with_policy(|policy| policy.max_result_bytes = 1000, {
-        let gate = gate.clone();
-        move |connection, _| {
-            let gate = gate.clone();
-            Box::pin(async move {
-                effect::<D>(connection, "done").await.unwrap();
-                gate.pass().await;
-                text("x".repeat(2000))
-            })
-        }
-    })
+    let world = World::<D>::with_policy(
+        |policy| policy.max_result_bytes = 1000,
+        gate.after::<D, _>(done, |_| text("x".repeat(2000))),
+    )
     .await;
     let first = world.client.send(keyed("work", 1)).await.unwrap();
     gate.arrival().await;

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::{
     server::{ToolResult, is_error, protocol_error, text},
     wire::assert_wire,
-    world::{Gate, World, on_each_store, until},
+    world::{Gate, World, on_each_store, run, until, writing},
 };
 
 /// Writes one effect and answers so the first time, with a success later.
@@ -194,18 +194,11 @@ async fn arguments_that_do_not_parse_leave_the_key_free<D: Database>() {
 
 /// Asks twice, then does it.
 async fn in_rounds<D: Database>() -> World<D> {
-    World::new(|connection, call| {
-        Box::pin(async move {
-            effect::<D>(connection, &format!("run {}", call.earlier))
-                .await
-                .unwrap();
-            match call.state.as_deref() {
-                None => ask("one"),
-                Some("one") => ask("two"),
-                Some(state) => text(format!("done after {state}")),
-            }
-        })
-    })
+    World::new(writing::<D, _>(run, |call| match call.state.as_deref() {
+        None => ask("one"),
+        Some("one") => ask("two"),
+        Some(state) => text(format!("done after {state}")),
+    }))
     .await
 }
 
@@ -289,21 +282,16 @@ async fn calls_of_one_round_join_and_another_round_waits_its_turn<D: Database>()
 }
 
 async fn a_task_is_committed_and_a_retry_gets_the_same_handle<D: Database>() {
-    let world = World::<D>::new(|connection, call| {
-        Box::pin(async move {
-            effect::<D>(connection, &format!("run {}", call.earlier))
-                .await
-                .unwrap();
-            let task = json!({
-                "resultType": "task", "taskId": format!("task-{}", call.earlier),
-                "status": "working", "createdAt": "2026-01-01T00:00:00Z",
-                "lastUpdatedAt": "2026-01-01T00:00:00Z", "ttlMs": 60_000
-            });
-            Ok(CallToolResponse::Task(
-                serde_json::from_value(task).unwrap(),
-            ))
-        })
-    })
+    let world = World::<D>::new(writing::<D, _>(run, |call| {
+        let task = json!({
+            "resultType": "task", "taskId": format!("task-{}", call.earlier),
+            "status": "working", "createdAt": "2026-01-01T00:00:00Z",
+            "lastUpdatedAt": "2026-01-01T00:00:00Z", "ttlMs": 60_000
+        });
+        Ok(CallToolResponse::Task(
+            serde_json::from_value(task).unwrap(),
+        ))
+    }))
     .await;
     let first = world.client.call(keyed("work")).await;
     assert_eq!(first.result()["taskId"], "task-0", "{}", first.line);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use mcp_idempotent_tests::{
     client::{CallExt as _, call},
-    database::{Database, Stored, effect},
+    database::{Database, Stored},
     ledger::charge,
 };
 use mcp_idempotent_tower::Store as _;
@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::{
     processes::{Site, assert_speaks_of_no_lock},
     server::text,
-    world::{Gate, World, on_each_store},
+    world::{Gate, World, on_each_store, run, writing},
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -60,14 +60,9 @@ async fn different_calls_that_race_for_an_expired_key_have_one_effect<D: Databas
 }
 
 async fn an_expired_record_and_a_new_one_are_swept_alike<D: Database>() {
-    let world = World::<D>::new(|connection, call| {
-        Box::pin(async move {
-            effect::<D>(connection, &format!("run {}", call.earlier))
-                .await
-                .unwrap();
-            text(format!("run {}", call.earlier))
-        })
-    })
+    let world = World::<D>::new(writing::<D, _>(run, |call| {
+        text(format!("run {}", call.earlier))
+    }))
     .await;
     let keyed = |key: &str| call("work", json!({ "n": 1 })).with_key(key);
     world.client.call(keyed("old")).await.success();
@@ -83,20 +78,7 @@ async fn an_expired_record_and_a_new_one_are_swept_alike<D: Database>() {
 // would have expired before it was recorded, and the retry would run.
 async fn the_window_begins_when_the_handler_has_ended<D: Database>() {
     let gate = Gate::new();
-    let world = World::<D>::new({
-        let gate = gate.clone();
-        move |connection, call| {
-            let gate = gate.clone();
-            Box::pin(async move {
-                effect::<D>(connection, &format!("run {}", call.earlier))
-                    .await
-                    .unwrap();
-                gate.pass().await;
-                text("done")
-            })
-        }
-    })
-    .await;
+    let world = World::<D>::new(gate.after::<D, _>(run, |_| text("done"))).await;
     let unkeyed = || call("work", json!({ "n": 1 }));
     let sent = world.client.send(unkeyed()).await.unwrap();
     gate.arrival().await;

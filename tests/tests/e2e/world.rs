@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use futures_util::future::BoxFuture;
 use mcp_idempotent_tests::{
     client::{Client, PATIENCE},
-    database::{Database, Stored},
+    database::{self, Database, Stored},
 };
 use mcp_idempotent_tower::{Idempotency, IdempotencyBuilder, Policy};
 use tokio::sync::Semaphore;
@@ -95,6 +95,35 @@ pub(crate) fn engine<S: mcp_idempotent_tower::Store>(store: S) -> IdempotencyBui
     Idempotency::builder("end-to-end", store).with_fixed_scope("tester")
 }
 
+/// The effect of handlers that differ in nothing.
+pub(crate) fn done(_: &Call) -> String {
+    "done".to_owned()
+}
+
+/// The effect of handlers that are counted.
+pub(crate) fn run(call: &Call) -> String {
+    format!("run {}", call.earlier)
+}
+
+/// A handler that writes an effect, and answers.
+pub(crate) fn writing<D, A>(
+    effect: fn(&Call) -> String,
+    answer: A,
+) -> impl for<'c> Fn(&'c mut D::Connection, Call) -> BoxFuture<'c, ToolResult>
+where
+    D: Database,
+    A: Fn(&Call) -> ToolResult + Clone + Send + Sync + 'static,
+{
+    move |connection, call| {
+        let answer = answer.clone();
+        Box::pin(async move {
+            let written = database::effect::<D>(connection, &effect(&call)).await;
+            written.unwrap();
+            answer(&call)
+        })
+    }
+}
+
 /// Holds handlers until the test lets them go on.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
@@ -107,6 +136,28 @@ impl Gate {
         Self {
             arrived: Arc::new(Semaphore::new(0)),
             open: Arc::new(Semaphore::new(0)),
+        }
+    }
+
+    /// A handler that writes an effect, waits here, and answers.
+    pub(crate) fn after<D, A>(
+        &self,
+        effect: fn(&Call) -> String,
+        answer: A,
+    ) -> impl for<'c> Fn(&'c mut D::Connection, Call) -> BoxFuture<'c, ToolResult> + use<D, A>
+    where
+        D: Database,
+        A: Fn(&Call) -> ToolResult + Clone + Send + Sync + 'static,
+    {
+        let gate = self.clone();
+        move |connection, call| {
+            let (gate, answer) = (gate.clone(), answer.clone());
+            Box::pin(async move {
+                let written = database::effect::<D>(connection, &effect(&call)).await;
+                written.unwrap();
+                gate.pass().await;
+                answer(&call)
+            })
         }
     }
 

@@ -13,9 +13,9 @@ use super::{
 async fn counted(
     store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
 ) -> (Proxy, Database) {
-    let proxy = Proxy::start().await;
+    let proxy = Proxy::start(&super::database::options());
     let database = Database::with(
-        |options| proxy.connect(options),
+        |options| proxy.options(options),
         |pool| pool.max_connections(1).test_before_acquire(false),
         store,
     )
@@ -139,9 +139,9 @@ async fn a_replay_takes_two_round_trips_and_one_when_looking_up_first() {
 
 #[tokio::test]
 async fn looking_up_first_takes_one_round_trip_also_where_sqlx_keeps_no_statements() {
-    let proxy = Proxy::start().await;
+    let proxy = Proxy::start(&super::database::options());
     let database = Database::with(
-        |options| proxy.connect(options).statement_cache_capacity(0),
+        |options| proxy.options(options).statement_cache_capacity(0),
         |pool| pool.max_connections(1).test_before_acquire(false),
         |store| store.with_lookup_first(true),
     )

@@ -264,10 +264,10 @@ async fn prepared_statements_that_are_gone_are_prepared_again() {
 #[tokio::test]
 async fn behind_a_pooler_that_loses_prepared_statements_calls_go_on_without() {
     for lookup_first in [false, true] {
-        let proxy = Proxy::start().await;
+        let proxy = Proxy::start(&super::database::options());
         proxy.forget_prepared_statements();
         let database = Database::with(
-            |options| proxy.connect(options).statement_cache_capacity(0),
+            |options| proxy.options(options).statement_cache_capacity(0),
             |pool| pool.max_connections(1),
             |store| store.with_lookup_first(lookup_first),
         )

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{Client, call, connect, params};
+use crate::client::{Client, call, connect, keyed, params, until};
 
 #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -175,14 +175,6 @@ impl Server {
             }
         }
     }
-}
-
-async fn keyed(client: &Client, tool: &'static str, arguments: Value) -> Value {
-    call(
-        client,
-        params(tool, arguments, json!({ "idempotency-key": "k" })),
-    )
-    .await
 }
 
 async fn pay(client: &Client, tool: &'static str) -> Value {
@@ -368,15 +360,4 @@ async fn a_handler_is_told_when_an_operator_takes_its_call() {
         .unwrap();
     assert_eq!(resolved, Resolved::Changed);
     assert_eq!(server.runs(), 1);
-}
-
-/// Waits for something that another task is about to do.
-async fn until(condition: impl Fn() -> bool) {
-    for _ in 0..100_000 {
-        if condition() {
-            return;
-        }
-        tokio::task::yield_now().await;
-    }
-    panic!("it never came true");
 }

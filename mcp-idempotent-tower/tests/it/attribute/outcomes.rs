@@ -16,7 +16,7 @@ use rmcp::{
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::client::{Client, call, connect, params};
+use crate::client::{Client, call, connect, params, until};
 
 #[derive(Clone)]
 struct Server {
@@ -140,17 +140,6 @@ async fn keyed(client: &Client, tool: &'static str) -> Value {
 
 async fn unkeyed(client: &Client, tool: &'static str) -> Value {
     call(client, params(tool, Value::Null, Value::Null)).await
-}
-
-/// Waits for something that another task is about to do.
-async fn until(condition: impl Fn() -> bool) {
-    for _ in 0..100_000 {
-        if condition() {
-            return;
-        }
-        tokio::task::yield_now().await;
-    }
-    panic!("it never came true");
 }
 
 #[tokio::test]

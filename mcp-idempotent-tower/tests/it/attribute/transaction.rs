@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 use tempfile::TempDir;
 
-use crate::client::{Client, call, connect, params};
+use crate::client::{call, connect, keyed, params};
 
 #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
 struct Charge {
@@ -108,14 +108,6 @@ async fn insert(connection: &mut SqliteConnection, amount: i64) -> i64 {
         .fetch_one(connection)
         .await
         .unwrap()
-}
-
-async fn keyed(client: &Client, tool: &'static str, arguments: Value) -> Value {
-    call(
-        client,
-        params(tool, arguments, json!({ "idempotency-key": "k" })),
-    )
-    .await
 }
 
 #[tokio::test]

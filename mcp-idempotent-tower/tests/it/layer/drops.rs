@@ -2,11 +2,33 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mcp_idempotent_tower::{IdempotencyLayer, ServerExt as _};
+use mcp_idempotent_tower::{Idempotency, IdempotencyLayer, MemoryStore, ServerExt as _};
 use tower::timeout::TimeoutLayer;
 
-use super::{Mailer, hello, idempotency, key, lease, number, refusal, until};
-use crate::client::{call, connect, params};
+use super::{Mailer, hello, idempotency, key, lease, number, refusal, slowly, until};
+use crate::client::{Client, call, connect, params};
+
+async fn behind_the_layer() -> (Idempotency<MemoryStore>, Mailer, Arc<Client>) {
+    let idempotency = idempotency();
+    let layer = IdempotencyLayer::new(idempotency.clone(), lease()).unwrap();
+    let server = Mailer::new().idempotent(layer);
+    let mailer = server.handler().clone();
+    let client = Arc::new(connect(server).await);
+    (idempotency, mailer, client)
+}
+
+/// The retry gets what the call that runs has sent.
+async fn retry_joins(
+    idempotency: &Idempotency<MemoryStore>,
+    mailer: &Mailer,
+    client: &Arc<Client>,
+) {
+    let retry = slowly(client, key("k"));
+    until("joined", || idempotency.engine().waiting() == 1).await;
+    mailer.go_on.add_permits(1);
+    assert_eq!(number(&retry.await.unwrap()), 1);
+    assert_eq!(mailer.sent(), 1);
+}
 
 #[tokio::test]
 async fn a_timeout_above_stops_neither_the_execution_nor_those_who_joined() {
@@ -41,11 +63,7 @@ async fn a_timeout_above_stops_neither_the_execution_nor_those_who_joined() {
 
 #[tokio::test]
 async fn a_cancelled_call_runs_on_and_its_retry_joins() {
-    let idempotency = idempotency();
-    let layer = IdempotencyLayer::new(idempotency.clone(), lease()).unwrap();
-    let server = Mailer::new().idempotent(layer);
-    let mailer = server.handler().clone();
-    let client = Arc::new(connect(server).await);
+    let (idempotency, mailer, client) = behind_the_layer().await;
     let request = rmcp::model::ClientRequest::CallToolRequest(rmcp::model::CallToolRequest::new(
         params("send_slowly", hello(), key("k")),
     ));
@@ -55,14 +73,7 @@ async fn a_cancelled_call_runs_on_and_its_retry_joins() {
         .unwrap();
     until("began", || mailer.sent() == 1).await;
     handle.cancel(Some("tired".into())).await.unwrap();
-    let retry = tokio::spawn({
-        let client = Arc::clone(&client);
-        async move { call(&client, params("send_slowly", hello(), key("k"))).await }
-    });
-    until("joined", || idempotency.engine().waiting() == 1).await;
-    mailer.go_on.add_permits(1);
-    assert_eq!(number(&retry.await.unwrap()), 1);
-    assert_eq!(mailer.sent(), 1);
+    retry_joins(&idempotency, &mailer, &client).await;
 }
 
 #[tokio::test]
@@ -72,11 +83,7 @@ async fn a_client_that_times_out_and_cancels_joins_by_its_retry() {
         service::{PeerRequestOptions, ServiceError},
     };
 
-    let idempotency = idempotency();
-    let layer = IdempotencyLayer::new(idempotency.clone(), lease()).unwrap();
-    let server = Mailer::new().idempotent(layer);
-    let mailer = server.handler().clone();
-    let client = Arc::new(connect(server).await);
+    let (idempotency, mailer, client) = behind_the_layer().await;
     // rmcp's client sends `notifications/cancelled` when its own patience is over.
     let mut options = PeerRequestOptions::no_options();
     options.timeout = Some(Duration::from_millis(50));
@@ -92,14 +99,7 @@ async fn a_client_that_times_out_and_cancels_joins_by_its_retry() {
         "{timed_out}"
     );
     assert_eq!((mailer.sent(), idempotency.running()), (1, 1));
-    let retry = tokio::spawn({
-        let client = Arc::clone(&client);
-        async move { call(&client, params("send_slowly", hello(), key("k"))).await }
-    });
-    until("joined", || idempotency.engine().waiting() == 1).await;
-    mailer.go_on.add_permits(1);
-    assert_eq!(number(&retry.await.unwrap()), 1);
-    assert_eq!(mailer.sent(), 1);
+    retry_joins(&idempotency, &mailer, &client).await;
 }
 
 #[tokio::test]
@@ -126,24 +126,13 @@ async fn shutdown_waits_for_executions_whose_callers_are_gone() {
 
 #[tokio::test]
 async fn a_thousand_callers_wait_for_one_execution() {
-    let idempotency = idempotency();
-    let layer = IdempotencyLayer::new(idempotency.clone(), lease()).unwrap();
-    let server = Mailer::new().idempotent(layer);
-    let mailer = server.handler().clone();
-    let client = Arc::new(connect(server).await);
-    let calls: Vec<_> = (0..1000)
-        .map(|_| {
-            let client = Arc::clone(&client);
-            tokio::spawn(async move {
-                number(&call(&client, params("send_slowly", hello(), key("k"))).await)
-            })
-        })
-        .collect();
+    let (idempotency, mailer, client) = behind_the_layer().await;
+    let calls: Vec<_> = (0..1000).map(|_| slowly(&client, key("k"))).collect();
     until("all wait", || idempotency.engine().waiting() == 999).await;
     assert_eq!(idempotency.running(), 1);
     mailer.go_on.add_permits(1);
     for call in calls {
-        assert_eq!(call.await.unwrap(), 1);
+        assert_eq!(number(&call.await.unwrap()), 1);
     }
     assert_eq!(idempotency.engine().waiting(), 0);
     assert_eq!(mailer.sent(), 1);

@@ -29,7 +29,7 @@ use rmcp::{
     tool, tool_handler, tool_router,
 };
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, task::JoinHandle};
 
 use crate::client::{Client, call, params};
 
@@ -152,6 +152,12 @@ fn hello() -> Value {
 /// Calls `send`, and gives the number of the message.
 async fn send(client: &Client, meta: Value) -> u64 {
     number(&call(client, params("send", hello(), meta)).await)
+}
+
+/// Calls `send_slowly` in a task of its own.
+fn slowly(client: &Arc<Client>, meta: Value) -> JoinHandle<Value> {
+    let client = Arc::clone(client);
+    tokio::spawn(async move { call(&client, params("send_slowly", hello(), meta)).await })
 }
 
 fn number(answer: &Value) -> u64 {

@@ -24,7 +24,7 @@ use tower::{
     util::{BoxCloneSyncService, MapRequestLayer},
 };
 
-use super::{Mailer, hello, key, layer, lease, number, refusal, send, until};
+use super::{Mailer, hello, key, layer, lease, number, refusal, send, slowly, until};
 use crate::client::{call, connect, params};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -178,14 +178,7 @@ async fn waiting_duplicates_hold_no_permit_of_a_limit_below() {
         .idempotent(layer(lease()));
     let mailer = server.handler().clone();
     let client = Arc::new(connect(server).await);
-    let slow: Vec<_> = (0..5)
-        .map(|_| {
-            let client = Arc::clone(&client);
-            tokio::spawn(async move {
-                number(&call(&client, params("send_slowly", hello(), key("slow"))).await)
-            })
-        })
-        .collect();
+    let slow: Vec<_> = (0..5).map(|_| slowly(&client, key("slow"))).collect();
     until("began", || mailer.sent() == 1).await;
     // One permit is the running call's. Were one of the four waiting, this would hang.
     for n in 0..10u32 {
@@ -197,7 +190,7 @@ async fn waiting_duplicates_hold_no_permit_of_a_limit_below() {
     }
     mailer.go_on.add_permits(1);
     for slow in slow {
-        assert_eq!(slow.await.unwrap(), 1);
+        assert_eq!(number(&slow.await.unwrap()), 1);
     }
 }
 
@@ -213,20 +206,13 @@ async fn waiting_duplicates_hold_the_permits_of_a_limit_above() {
     );
     let mailer = server.handler().clone();
     let client = Arc::new(connect(server).await);
-    let slow: Vec<_> = (0..2)
-        .map(|_| {
-            let client = Arc::clone(&client);
-            tokio::spawn(async move {
-                number(&call(&client, params("send_slowly", hello(), key("slow"))).await)
-            })
-        })
-        .collect();
+    let slow: Vec<_> = (0..2).map(|_| slowly(&client, key("slow"))).collect();
     until("one waits", || idempotency.engine().waiting() == 1).await;
     let other = call(&client, params("send", hello(), key("other"))).await;
     assert_eq!(refusal(&other), ("server_overloaded", "not_committed"));
     mailer.go_on.add_permits(1);
     for slow in slow {
-        assert_eq!(slow.await.unwrap(), 1);
+        assert_eq!(number(&slow.await.unwrap()), 1);
     }
     assert_eq!(send(&client, key("other")).await, 2);
 }
@@ -242,10 +228,7 @@ async fn load_shed_below_says_that_nothing_ran_and_frees_the_key() {
         .idempotent(layer(lease()));
     let mailer = server.handler().clone();
     let client = Arc::new(connect(server).await);
-    let slow = tokio::spawn({
-        let client = Arc::clone(&client);
-        async move { call(&client, params("send_slowly", hello(), key("slow"))).await }
-    });
+    let slow = slowly(&client, key("slow"));
     until("began", || mailer.sent() == 1).await;
     let shed = call(&client, params("send", hello(), key("k"))).await;
     assert_eq!(refusal(&shed), ("server_overloaded", "not_committed"));
@@ -331,10 +314,7 @@ async fn load_shed_above_refuses_what_a_limit_between_refuses() {
     );
     let mailer = server.handler().clone();
     let client = Arc::new(connect(server).await);
-    let slow = tokio::spawn({
-        let client = Arc::clone(&client);
-        async move { call(&client, params("send_slowly", hello(), key("slow"))).await }
-    });
+    let slow = slowly(&client, key("slow"));
     until("began", || mailer.sent() == 1).await;
     let shed = call(&client, params("send", hello(), Value::Null)).await;
     assert_eq!(refusal(&shed), ("server_overloaded", "not_committed"));

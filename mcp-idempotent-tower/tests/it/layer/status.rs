@@ -14,7 +14,7 @@ use rmcp::model::{ClientRequest, CustomRequest, ServerResult};
 use rmcp::service::ServiceError;
 use serde_json::{Value, json};
 
-use super::{Mailer, hello, key, layer, lease, number, send, until};
+use super::{Mailer, hello, key, layer, lease, number, send, slowly, until};
 use crate::client::{Client, call, connect, params};
 
 /// `{"state": …}`, or `{"error": …}`.
@@ -86,10 +86,7 @@ async fn a_running_call_is_in_progress_and_one_that_broke_off_in_doubt() {
     let server = Mailer::new().idempotent(layer(lease()));
     let mailer = server.handler().clone();
     let client = Arc::new(connect(server).await);
-    let running = tokio::spawn({
-        let client = Arc::clone(&client);
-        async move { call(&client, params("send_slowly", hello(), key("k"))).await }
-    });
+    let running = slowly(&client, key("k"));
     until("began", || mailer.sent() == 1).await;
     let found = status(&client, json!({ "key": "k" })).await;
     assert_eq!(found["state"], "in_progress", "{found}");

@@ -5,8 +5,8 @@ use std::time::Duration;
 use mcp_idempotent_tests::{
     client::{Client, Sent},
     database::{Database, Postgres},
+    kit::relay::Relay,
     outside::{Place, Server, pay},
-    relay::Relay,
 };
 use mcp_idempotent_tower::RecordStatus;
 
@@ -26,7 +26,7 @@ struct Running {
 impl Running {
     async fn new(tool: &str) -> Self {
         let site = Site::<Postgres>::new().await;
-        let relay = Relay::start(&site.database.options()).await;
+        let relay = Relay::start(&site.database.options());
         let pool = site
             .database
             .pool(relay.options(site.database.options()), 4);

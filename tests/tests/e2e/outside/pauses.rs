@@ -40,6 +40,15 @@ impl Paused {
     }
 }
 
+/// Another server runs the call anew.
+async fn another_pays<D: Database>(site: &Site<D>, tool: &str) -> (Process, Answer) {
+    let other = site.start().await;
+    let winner = other.client.call(pay(tool, "a")).await;
+    paid(&winner);
+    assert!(!winner.is_replay());
+    (other, winner)
+}
+
 /// What the other server answered is what stands, whoever asks.
 async fn assert_stands<D: Database>(
     site: &Site<D>,
@@ -61,10 +70,7 @@ async fn a_paused_process_that_lost_its_lease_changes_nothing_and_its_caller_is_
     let site = Site::<D>::new().await;
     let paused = Paused::at(&site, "pay_or_rerun", Place::AfterCall).await;
     site.end_leases().await;
-    let other = site.start().await;
-    let winner = other.client.call(pay("pay_or_rerun", "a")).await;
-    paid(&winner);
-    assert!(!winner.is_replay());
+    let (other, winner) = another_pays(&site, "pay_or_rerun").await;
     let before = site.record().await;
 
     let (process, late) = paused.go_on(&site).await;
@@ -121,9 +127,7 @@ async fn a_paused_process_is_fenced_after_its_record_was_released_and_claimed_an
         .await
         .unwrap();
     assert!(matches!(resolved, Resolved::Done(_)), "{resolved:?}");
-    let other = site.start().await;
-    let winner = other.client.call(pay("pay_or_fail", "a")).await;
-    paid(&winner);
+    let (other, winner) = another_pays(&site, "pay_or_fail").await;
 
     let (process, late) = paused.go_on(&site).await;
     assert_is_in_doubt(&late);
@@ -145,9 +149,7 @@ async fn a_paused_process_is_fenced_after_its_record_was_swept_and_claimed_anew<
         .age(Policy::DEFAULT_IN_DOUBT_RETENTION + SECOND)
         .await;
     assert_eq!(operator.engine().sweep(&settings).await.unwrap(), 1);
-    let other = site.start().await;
-    let winner = other.client.call(pay("pay_or_fail", "a")).await;
-    paid(&winner);
+    let (other, winner) = another_pays(&site, "pay_or_fail").await;
 
     let (process, late) = paused.go_on(&site).await;
     assert_is_in_doubt(&late);
@@ -159,9 +161,7 @@ async fn a_paused_process_asks_for_its_lease_before_the_outside_call<D: Database
     let site = Site::<D>::new().await;
     let paused = Paused::at(&site, "pay_or_rerun", Place::BeforeCall).await;
     site.end_leases().await;
-    let other = site.start().await;
-    let winner = other.client.call(pay("pay_or_rerun", "a")).await;
-    paid(&winner);
+    let (other, winner) = another_pays(&site, "pay_or_rerun").await;
 
     let (process, late) = paused.go_on(&site).await;
     assert_a_retry_finds_out(&late);
@@ -174,9 +174,7 @@ async fn a_paused_process_writes_no_row_of_its_own_after_another_has<D: Database
     let site = Site::<D>::new().await;
     let paused = Paused::at(&site, "pay_and_write", Place::AfterCall).await;
     site.end_leases().await;
-    let other = site.start().await;
-    let winner = other.client.call(pay("pay_and_write", "a")).await;
-    paid(&winner);
+    let (other, winner) = another_pays(&site, "pay_and_write").await;
     assert_eq!(site.database.effects().await, ["a"]);
 
     let (process, late) = paused.go_on(&site).await;

@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use mcp_idempotent_tests::{
     client::Client,
     database::Postgres,
+    kit::relay::Relay,
     outside::{Server, pay},
-    relay::Relay,
 };
 use mcp_idempotent_tower::{Audit, RecordStatus, Resolution, SweepSettings};
 
@@ -87,7 +87,7 @@ async fn whole_life(site: &Site<Postgres>, server: Server<Postgres>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_clock_of_an_application_reaches_the_database() {
     let site = Site::<Postgres>::new().await;
-    let relay = Relay::start(&site.database.options()).await;
+    let relay = Relay::start(&site.database.options());
     let pool = site
         .database
         .pool(relay.options(site.database.options()), 4);

@@ -1,3 +1,13 @@
+//! A Postgres server of one's own, to be stopped, started and set up as one likes.
+
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "support of tests, taken by path: each takes a part, and a panic is a failed test"
+)]
+
 use std::{
     hash::{BuildHasher as _, Hasher as _, RandomState},
     net::TcpListener,
@@ -6,9 +16,25 @@ use std::{
     process::{Command, Stdio},
 };
 
+use sqlx::postgres::PgConnectOptions;
 use tempfile::TempDir;
 
-/// A Postgres server of a test's own, to be stopped and started as the test likes.
+/// The socket is in the data directory. It is a short name for the server, however long the path is.
+const EVERY: &str = "
+listen_addresses = '127.0.0.1'
+unix_socket_directories = '.'
+jit = off
+";
+
+/// Small and without durability, for tests.
+const SMALL: &str = "
+max_connections = 60
+shared_buffers = 16MB
+fsync = off
+autovacuum = off
+";
+
+/// It ends with this value.
 #[derive(Debug)]
 pub struct Cluster {
     home: TempDir,
@@ -16,12 +42,21 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes and starts one.
+    /// Makes and starts a small one.
     ///
     /// # Panics
     ///
     /// There are no server binaries: the test fails, it is not left out.
     pub fn start() -> Self {
+        Self::start_with(SMALL)
+    }
+
+    /// Makes and starts one with these lines of `postgresql.conf`.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_with(settings: &str) -> Self {
         let home = TempDir::with_prefix("pg").unwrap();
         if let Some((user, group)) = server_user() {
             std::os::unix::fs::chown(home.path(), Some(user), Some(group)).unwrap();
@@ -37,11 +72,10 @@ impl Cluster {
                 "--no-sync",
             ],
         );
-        let settings = "\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = ''\n\
-             max_connections = 60\nshared_buffers = 16MB\nfsync = off\njit = off\nautovacuum = off\n";
         let configuration = cluster.data().join("postgresql.conf");
         let mut text = std::fs::read_to_string(&configuration).unwrap();
-        text.push_str(settings);
+        text += EVERY;
+        text += settings;
         std::fs::write(&configuration, text).unwrap();
         for _ in 0..10 {
             cluster.port = free_port();
@@ -54,6 +88,15 @@ impl Cluster {
 
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Over TCP.
+    pub fn options(&self) -> PgConnectOptions {
+        self.url().parse().unwrap()
+    }
+
+    pub fn over_the_socket(&self) -> PgConnectOptions {
+        self.options().socket(self.data())
     }
 
     /// As if the machine had lost its power, except for what the kernel still writes.
@@ -89,7 +132,7 @@ impl Cluster {
         let binaries = std::env::var("MCP_IDEMPOTENT_TEST_PG_BIN").unwrap_or_default();
         assert!(
             !binaries.is_empty(),
-            "this test starts a Postgres server of its own: run it with tests/run, or set MCP_IDEMPOTENT_TEST_PG_BIN to the directory of initdb and pg_ctl"
+            "this starts a Postgres server of its own: run it with `tests/run --with-services -- …`, which finds or installs one, or set MCP_IDEMPOTENT_TEST_PG_BIN to the directory of initdb and pg_ctl (and, as root, MCP_IDEMPOTENT_TEST_PG_USER to the user to run them as)"
         );
         let mut command = Command::new(Path::new(&binaries).join(program));
         command

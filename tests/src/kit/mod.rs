@@ -1,0 +1,5 @@
+//! What tests and benchmarks of several packages share. The packages that cannot depend on this one,
+//! because it depends on them, take a module of it by its path.
+
+pub mod cluster;
+pub mod relay;

@@ -1,0 +1,183 @@
+//! A relay between clients and a Postgres server. It passes everything on, except where a test says
+//! otherwise: it cuts connections, holds messages, answers in the server's place, or is late.
+//!
+//! It is made of threads, so that it can be late by less than a tick of a runtime's timer, and so
+//! that a test's runtime may stand still. It goes on until the process ends.
+
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    unused_imports,
+    clippy::exhaustive_enums,
+    clippy::unwrap_used,
+    reason = "support of tests, taken by path: each takes a part, and a panic is a failed test"
+)]
+
+mod connection;
+mod line;
+mod message;
+
+use std::{
+    net::{TcpListener, TcpStream},
+    sync::{
+        Arc, Condvar, Mutex, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+
+use self::connection::Connection;
+pub use self::message::{Lie, LieOf};
+
+/// What to do with the next message that asks for a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// Both sides see the connection end; the server never sees the message.
+    BeforeTheServer,
+    /// The server does as asked; its answer is lost.
+    AfterTheServer,
+    /// The client sees the connection end; the server's side stays open, without the message.
+    OnTheClientsSideOnly,
+    /// The client sees the connection end; the server has the message and is at work.
+    WhileTheServerWorks,
+    /// The server is as if paused: it gets the message when the test lets it go.
+    Hold,
+    /// The client gets an error that no server gave.
+    Lie(Lie),
+}
+
+/// What all connections share.
+#[derive(Debug, Default)]
+struct State {
+    next_commit: Mutex<Option<Cut>>,
+    turns: AtomicUsize,
+    /// PREPARE is kept from the server.
+    is_forgetful: AtomicBool,
+    /// New connections end at once.
+    is_down: AtomicBool,
+    /// What clients have said, where a test wants to know.
+    heard: Mutex<Option<Vec<u8>>>,
+    may_go: Mutex<bool>,
+    let_go: Condvar,
+    open: Mutex<Vec<Weak<Connection>>>,
+    /// Those that have ended for the client alone; dropping one ends it for the server.
+    held: Mutex<Vec<Arc<Connection>>>,
+}
+
+/// Listens on a port of its own.
+#[derive(Debug)]
+pub struct Relay {
+    port: u16,
+    state: Arc<State>,
+}
+
+impl Relay {
+    /// To the server of these options.
+    pub fn start(target: &PgConnectOptions) -> Self {
+        Self::start_late(target, Duration::ZERO)
+    }
+
+    /// As [`start`](Self::start); every message arrives this much later.
+    pub fn start_late(target: &PgConnectOptions, by: Duration) -> Self {
+        let target = (target.get_host().to_owned(), target.get_port());
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = Arc::new(State::default());
+        thread::spawn({
+            let state = Arc::clone(&state);
+            move || {
+                for client in listener.incoming().map_while(Result::ok) {
+                    if state.is_down.load(Ordering::SeqCst) {
+                        continue;
+                    }
+                    if let Ok(server) = TcpStream::connect((&*target.0, target.1)) {
+                        Connection::relay(client, server, by, &state);
+                    }
+                }
+            }
+        });
+        Self { port, state }
+    }
+
+    /// The way to the same server through here.
+    pub fn options(&self, options: PgConnectOptions) -> PgConnectOptions {
+        options
+            .host("127.0.0.1")
+            .port(self.port)
+            .ssl_mode(PgSslMode::Disable)
+    }
+
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// How often a client has spoken after the server had: round trips, all connections together.
+    pub fn turns(&self) -> usize {
+        self.state.turns.load(Ordering::SeqCst)
+    }
+
+    pub fn cut_next_commit(&self, cut: Cut) {
+        *self.state.next_commit.lock().unwrap() = Some(cut);
+    }
+
+    pub fn has_cut(&self) -> bool {
+        self.state.next_commit.lock().unwrap().is_none()
+    }
+
+    pub async fn until_cut(&self) {
+        for _ in 0..2000 {
+            if self.has_cut() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("nobody asked for a commit");
+    }
+
+    /// Sends on what was held.
+    pub fn let_go(&self) {
+        *self.state.may_go.lock().unwrap() = true;
+        self.state.let_go.notify_one();
+    }
+
+    /// PREPARE is answered and has no effect, as if the next statement went to another session.
+    pub fn forget_prepared_statements(&self) {
+        self.state.is_forgetful.store(true, Ordering::SeqCst);
+    }
+
+    /// Cuts the client's side of all connections now; the server does not notice.
+    pub fn cut_clients(&self) {
+        let open = std::mem::take(&mut *self.state.open.lock().unwrap());
+        for connection in open.iter().filter_map(Weak::upgrade) {
+            connection.hold();
+        }
+    }
+
+    /// As if the database were away: connections are cut, and new ones refused.
+    pub fn go_down(&self) {
+        self.state.is_down.store(true, Ordering::SeqCst);
+        self.cut_clients();
+    }
+
+    /// The database is back.
+    pub fn come_up(&self) {
+        self.state.is_down.store(false, Ordering::SeqCst);
+        for connection in self.state.held.lock().unwrap().drain(..) {
+            connection.end();
+        }
+    }
+
+    /// Keeps what clients say from now on.
+    pub fn listen(&self) {
+        *self.state.heard.lock().unwrap() = Some(Vec::new());
+    }
+
+    /// What clients have said since.
+    pub fn heard(&self) -> Vec<u8> {
+        self.state.heard.lock().unwrap().take().unwrap_or_default()
+    }
+}
