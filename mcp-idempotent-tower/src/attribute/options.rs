@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use mcp_idempotent_core::{PolicyOverride, PolicyUse};
-use rmcp::model::JsonObject;
 
-use crate::call::schema;
+use crate::call::{Object, schema};
 
 /// How a tool's effect and its record go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +27,7 @@ pub struct ToolOptions {
     /// The name of the key argument, if it is top-level.
     pub key_property: Option<&'static str>,
     /// The author's own input schema, which shows whether the argument is part of it.
-    pub input_schema: Option<fn() -> Arc<JsonObject>>,
+    pub input_schema: Option<fn() -> Arc<Object>>,
 }
 
 impl ToolOptions {

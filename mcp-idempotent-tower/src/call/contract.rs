@@ -193,15 +193,3 @@ pub(crate) fn capability(policy: &Policy) -> JsonObject {
     capability.insert("statusMethod".into(), wire::STATUS_METHOD.into());
     capability
 }
-
-/// The key argument in a tool's input schema, described for a model.
-pub(crate) fn key_property() -> Value {
-    json!({
-        "type": "string",
-        "minLength": 1,
-        "maxLength": 255,
-        "description": "A unique key for this one intended operation, for example a UUID. Make a \
-            new key for each new intent. To retry a call whose result you did not get, send the \
-            same key with the same arguments: the operation is not carried out a second time.",
-    })
-}

@@ -7,10 +7,9 @@ use mcp_idempotent_core::{
     Authorize, CallInfo, CanonicalArguments, KeyRequirement, Policy, Refusal, Request, Store,
     telemetry::{Mode, ObservedCall},
 };
-use rmcp::model::JsonObject;
 
 use super::{
-    Incoming,
+    Incoming, Object,
     key::Places,
     refusal::key_required,
     rules::Rules,
@@ -101,7 +100,7 @@ fn identity<'a, S: Store, C: Incoming>(
 }
 
 /// The arguments that take part in identity.
-pub(crate) fn canonical(arguments: Option<&JsonObject>, policy: &Policy) -> CanonicalArguments {
+pub(crate) fn canonical(arguments: Option<&Object>, policy: &Policy) -> CanonicalArguments {
     let ignored = policy.ignored.iter().chain(&policy.key_argument);
     CanonicalArguments::new(arguments, &ignored.cloned().collect::<Vec<_>>())
 }

@@ -2,17 +2,17 @@
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{Scope, engine::Round};
-use rmcp::model::JsonObject;
 
+use super::Object;
 use super::scope::{AuthorizeHook, Denied, NoScope, ScopeSource};
 
 /// A call as the attribute or the layer received it.
 pub(crate) trait Incoming: Send + Sync + 'static {
     fn tool(&self) -> &str;
 
-    fn arguments(&self) -> Option<&JsonObject>;
+    fn arguments(&self) -> Option<&Object>;
 
-    fn meta(&self) -> &JsonObject;
+    fn meta(&self) -> &Object;
 
     /// Which round of a multi round-trip call it is.
     fn round(&self) -> Round;

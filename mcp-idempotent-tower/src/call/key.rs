@@ -12,16 +12,17 @@
 use mcp_idempotent_core::{
     Action, CommitOutcome, ErrorKind, IdempotencyKey, InvalidKey, Policy, Refusal,
 };
-use rmcp::model::JsonObject;
 use serde_json::Value;
 
 use crate::wire;
 
+use super::Object;
+
 /// Where a call may carry its key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Places<'a, 'p> {
-    pub(crate) meta: Option<&'a JsonObject>,
-    pub(crate) arguments: Option<&'a JsonObject>,
+    pub(crate) meta: Option<&'a Object>,
+    pub(crate) arguments: Option<&'a Object>,
     /// A JSON pointer to the argument that may carry the key.
     pub(crate) argument: Option<&'p str>,
 }
@@ -35,11 +36,7 @@ pub(crate) enum Unreadable {
 }
 
 impl<'a, 'p> Places<'a, 'p> {
-    pub(crate) fn of(
-        meta: &'a JsonObject,
-        arguments: Option<&'a JsonObject>,
-        policy: &'p Policy,
-    ) -> Self {
+    pub(crate) fn of(meta: &'a Object, arguments: Option<&'a Object>, policy: &'p Policy) -> Self {
         Self {
             meta: Some(meta),
             arguments,
@@ -86,7 +83,7 @@ pub(crate) fn read<'a>(
 }
 
 /// Like [`Value::pointer`], for an object that is not wrapped in a [`Value`].
-fn at_pointer<'a>(arguments: &'a JsonObject, pointer: &str) -> Option<&'a Value> {
+fn at_pointer<'a>(arguments: &'a Object, pointer: &str) -> Option<&'a Value> {
     let rest = pointer.strip_prefix('/')?;
     let (first, rest) = match rest.find('/') {
         Some(end) => rest.split_at(end),

@@ -31,5 +31,8 @@ use rmcp::{ErrorData, model::CallToolResponse};
 pub(crate) use self::incoming::Incoming;
 pub use self::tool_call::ToolCall;
 
+/// A JSON object, as arguments and `_meta` are.
+pub(crate) type Object = serde_json::Map<String, serde_json::Value>;
+
 /// What a tool handler returns.
 pub(crate) type ToolResult = Result<CallToolResponse, ErrorData>;

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use rmcp::model::JsonObject;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::contract;
+use super::Object;
 
 /// Whether an object schema names a property.
-pub(crate) fn has_property(schema: &JsonObject, name: &str) -> bool {
+pub(crate) fn has_property(schema: &Object, name: &str) -> bool {
     schema
         .get("properties")
         .and_then(|properties| properties.get(name))
@@ -17,19 +16,19 @@ pub(crate) fn has_property(schema: &JsonObject, name: &str) -> bool {
 
 /// Adds a string property for the key to a schema that has no property of that name.
 pub(crate) fn with_key_property(
-    mut schema: Arc<JsonObject>,
+    mut schema: Arc<Object>,
     name: &str,
     required: bool,
-) -> Arc<JsonObject> {
+) -> Arc<Object> {
     if has_property(&schema, name) {
         return schema;
     }
     let object = Arc::make_mut(&mut schema);
     let properties = object
         .entry("properties")
-        .or_insert_with(|| Value::Object(JsonObject::new()));
+        .or_insert_with(|| Value::Object(Object::new()));
     if let Value::Object(properties) = properties {
-        properties.insert(name.to_owned(), contract::key_property());
+        properties.insert(name.to_owned(), key_property());
     }
     if required {
         require_key_property(&mut schema, name);
@@ -38,9 +37,9 @@ pub(crate) fn with_key_property(
 }
 
 /// Makes the property that [`with_key_property`] added required. A property of the author's stays as it is.
-pub(crate) fn require_key_property(schema: &mut Arc<JsonObject>, name: &str) {
+pub(crate) fn require_key_property(schema: &mut Arc<Object>, name: &str) {
     let property = schema.get("properties").and_then(|all| all.get(name));
-    if property != Some(&contract::key_property()) {
+    if property != Some(&key_property()) {
         return;
     }
     let names = Arc::make_mut(schema)
@@ -51,4 +50,16 @@ pub(crate) fn require_key_property(schema: &mut Arc<JsonObject>, name: &str) {
     {
         names.push(name.into());
     }
+}
+
+/// The key argument in a tool's input schema, described for a model.
+fn key_property() -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 255,
+        "description": "A unique key for this one intended operation, for example a UUID. Make a \
+            new key for each new intent. To retry a call whose result you did not get, send the \
+            same key with the same arguments: the operation is not carried out a second time.",
+    })
 }

@@ -3,10 +3,9 @@
 use std::{future::Future, pin::Pin};
 
 use mcp_idempotent_core as core;
-use rmcp::model::JsonObject;
 
 use super::{
-    Incoming,
+    Incoming, Object,
     doubt::{InDoubt, VerifyFn},
     rules::Rules,
 };
@@ -15,7 +14,7 @@ use super::{
 pub(super) struct VerifyCall<'a> {
     verify: &'a VerifyFn,
     tool: &'a str,
-    arguments: Option<&'a JsonObject>,
+    arguments: Option<&'a Object>,
     added_argument: Option<&'a str>,
 }
 

@@ -29,32 +29,14 @@ const TOO_LONG: [(&str, &str); 3] = [
     ),
 ];
 
-/// Files that import each other in a circle.
-const CIRCLES: [(&str, &str); 4] = [
-    (
-        "mcp-idempotent-tower: attribute/options.rs call/contract.rs",
-        "the contract is written from the options, which have it in the tool's definition",
-    ),
-    (
-        "mcp-idempotent-tower: call/attempt.rs call/doubt.rs call/identity.rs call/mod.rs \
-         call/not_executed.rs call/provenance.rs call/result.rs call/run.rs call/tx.rs call/unprotected.rs",
-        "the one way of a call: its steps take the call, which has types of theirs",
-    ),
-    (
-        "mcp-idempotent-tower: call/scope.rs idempotency/builder.rs idempotency/mod.rs",
-        "a missing resolver of scopes is a `BuildError`, and the builder takes the resolver",
-    ),
-    (
-        "mcp-idempotent-tower: layer/front.rs layer/server.rs",
-        "the server declares the front, which another file fills in",
-    ),
-];
+/// Files that import each other in a circle: none, and none may come.
+const CIRCLES: [(&str, &str); 0] = [];
 
 /// Half of the files are shorter than this. It is to come down to 150, and never goes up.
 const MEDIAN: usize = 160;
 
 /// How many files of the tower crate may name rmcp: what a new major version of it costs.
-const FILES_WITH_RMCP: usize = 35;
+const FILES_WITH_RMCP: usize = 34;
 
 #[test]
 fn no_file_has_more_than_400_lines_and_half_of_them_are_short() {
