@@ -63,7 +63,7 @@ impl Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The key is not 1 to 255 bytes of visible ASCII, or two sources gave different keys.
+    /// The key is not 1 to 255 bytes of text without control characters, or two sources gave different keys.
     KeyInvalid,
     /// This tool only accepts calls with a key.
     KeyRequired,

@@ -51,12 +51,13 @@ pub enum OnError {
     Default,
     /// Transaction mode: record every error, with the effect rolled back.
     Record,
-    /// Record no error. In lease mode this is the author's statement that an error proves that
-    /// nothing happened, or that a repeat is safe.
+    /// Record no error, neither an `isError` result nor a protocol error. In lease mode this is the
+    /// author's statement that an error proves that nothing happened, or that a repeat is safe.
     Release,
     /// Transaction mode: commit the effect together with an `isError` result.
     Commit,
-    /// Lease mode: an error does not prove that nothing happened.
+    /// Lease mode: an error does not prove that nothing happened. An `isError` result under an
+    /// explicit key is recorded all the same: a declined card is an answer.
     InDoubt,
 }
 

@@ -57,7 +57,10 @@ pub(super) fn lease(kind: ResultKind, on_error: OnError, key: KeyKind) -> LeaseP
     };
     match kind {
         ResultKind::Success | ResultKind::Task => Record,
-        ResultKind::ErrorResult if key == KeyKind::Explicit => Record,
+        // A declined card is an answer, unless the author says that an error means nothing happened.
+        ResultKind::ErrorResult if key == KeyKind::Explicit && on_error != OnError::Release => {
+            Record
+        }
         ResultKind::ErrorResult | ResultKind::ProtocolError => by_author,
         ResultKind::NotExecuted | ResultKind::NotCalled | ResultKind::InputRequired => Release,
         ResultKind::Interrupted => InDoubt,
@@ -124,7 +127,8 @@ mod tests {
         for (kind, on_error, key, expected) in [
             (K::Success, OnError::InDoubt, KeyKind::Derived, Record),
             (K::Task, OnError::Release, KeyKind::Explicit, Record),
-            (K::ErrorResult, OnError::Release, KeyKind::Explicit, Record),
+            (K::ErrorResult, OnError::InDoubt, KeyKind::Explicit, Record),
+            (K::ErrorResult, OnError::Release, KeyKind::Explicit, Release),
             (K::ErrorResult, OnError::Release, KeyKind::Derived, Release),
             (K::ErrorResult, OnError::InDoubt, KeyKind::Derived, InDoubt),
             (

@@ -41,6 +41,7 @@ pub struct PostgresStoreBuilder {
     idle_timeout: Duration,
     recovery_timeout: Duration,
     lock_timeout: Duration,
+    asynchronous_completions: bool,
     prepared_statements: bool,
     on_begin: Option<OnBegin>,
 }
@@ -56,6 +57,7 @@ impl PostgresStoreBuilder {
             idle_timeout: PostgresStore::DEFAULT_IDLE_TIMEOUT,
             recovery_timeout: PostgresStore::DEFAULT_RECOVERY_TIMEOUT,
             lock_timeout: PostgresStore::DEFAULT_LOCK_TIMEOUT,
+            asynchronous_completions: false,
             prepared_statements: true,
             on_begin: None,
         }
@@ -112,6 +114,14 @@ impl PostgresStoreBuilder {
     /// own transactions keep the session's setting.
     pub fn with_lock_timeout(mut self, timeout: Duration) -> Self {
         self.lock_timeout = timeout;
+        self
+    }
+
+    /// Lease mode: whether a result is recorded without waiting for the disk. It is cheaper by one
+    /// flush a call. **If Postgres crashes within about half a second after such a call, its caller
+    /// has the result and a retry is told that the outcome is unknown.** Default: no.
+    pub fn with_asynchronous_completions(mut self, yes: bool) -> Self {
+        self.asynchronous_completions = yes;
         self
     }
 
@@ -187,6 +197,7 @@ impl PostgresStoreBuilder {
                 lookup_first: self.lookup_first,
                 acquire_timeout: self.acquire_timeout,
                 recovery_timeout: self.recovery_timeout,
+                asynchronous_completions: self.asynchronous_completions,
                 on_begin: self.on_begin,
                 prepared: AtomicBool::new(self.prepared_statements),
                 names_last: AtomicBool::new(false),

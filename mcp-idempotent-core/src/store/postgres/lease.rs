@@ -153,14 +153,13 @@ pub(super) async fn complete(
     completion: &Completion,
 ) -> Result<LeaseEnd, StoreError> {
     let completion = Argument::completion(completion);
-    change(
-        store,
-        lease,
-        Some(Step::AtLeisure),
-        Step::Complete,
-        &completion,
-    )
-    .await
+    // A caller is answered with this result: it must be there after a crash of the server.
+    let durability = if store.inner.asynchronous_completions {
+        Step::AtLeisure
+    } else {
+        Step::Durably
+    };
+    change(store, lease, Some(durability), Step::Complete, &completion).await
 }
 
 pub(super) async fn release(

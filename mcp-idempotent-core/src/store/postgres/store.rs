@@ -40,6 +40,7 @@ pub(super) struct Inner {
     pub(super) lookup_first: bool,
     pub(super) acquire_timeout: Duration,
     pub(super) recovery_timeout: Duration,
+    pub(super) asynchronous_completions: bool,
     pub(super) on_begin: Option<OnBegin>,
     pub(super) statements: Statements,
     pub(super) locks: Locks,

@@ -9,9 +9,9 @@ use mcp_idempotent_core::{
     testing::{Harness, HarnessResult, SqlHarness, TransactionHarness},
     transaction_store_conformance,
 };
-use sqlx::{Executor, PgConnection};
+use sqlx::{Executor, PgConnection, postgres::PgConnectOptions};
 
-use super::database::Database;
+use super::{database::Database, proxy::Proxy};
 
 impl Harness for Database {
     type Store = PostgresStore;
@@ -59,6 +59,12 @@ impl SqlHarness for Database {
     }
 }
 
+/// Every answer comes late, so that a future is pending wherever it waits for the server: one on this
+/// machine may answer before it is asked for.
+fn late(options: PgConnectOptions) -> PgConnectOptions {
+    Proxy::start_late(&options, Duration::from_micros(300)).options(options)
+}
+
 store_conformance!(Database::new());
 operator_store_conformance!(Database::new());
 
@@ -71,7 +77,11 @@ mod transactions {
 mod sql {
     use super::*;
 
-    sql_store_conformance!(Database::with_pool(1));
+    sql_store_conformance!(Database::with(
+        late,
+        |pool| pool.max_connections(1),
+        |store| store
+    ));
     sql_operator_store_conformance!(Database::with_pool(1));
 }
 
@@ -86,7 +96,7 @@ mod looking_up_first {
         /// With a hook, so that a claim has as many points at which it can be dropped as it may.
         async fn one_connection() -> Database {
             Database::with(
-                |options| options,
+                late,
                 |pool| pool.max_connections(1),
                 |store| {
                     store

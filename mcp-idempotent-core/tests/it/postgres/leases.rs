@@ -6,47 +6,68 @@ use mcp_idempotent_core::Store;
 
 use super::database::{Database, claim, lease, result};
 
-#[tokio::test]
-async fn a_claim_is_durable_and_a_completion_need_not_be_whatever_the_defaults() {
-    for (default, claimed) in [
-        ("off", "on"),
-        ("on", "on"),
-        ("remote_apply", "remote_apply"),
-    ] {
-        let database = Database::with_options(|options| {
+/// Changes of two leases, with how durably and at which isolation level each was committed.
+async fn durability_of_changes(default: &str, asynchronous: bool) -> Vec<String> {
+    let database = Database::with(
+        |options| {
             options.options([
                 ("synchronous_commit", default),
                 ("default_transaction_isolation", "serializable"),
             ])
-        })
+        },
+        |pool| pool,
+        |store| store.with_asynchronous_completions(asynchronous),
+    )
+    .await;
+    database
+        .witness(
+            "concat_ws(' ', TG_OP, current_setting('synchronous_commit'), \
+             current_setting('transaction_isolation'))",
+        )
         .await;
-        database
-            .witness(
-                "concat_ws(' ', TG_OP, current_setting('synchronous_commit'), \
-                 current_setting('transaction_isolation'))",
-            )
-            .await;
-        let first = lease(&database.store, &claim("one", "{}")).await;
-        database
-            .store
-            .complete(&first, result("done"))
-            .await
-            .unwrap();
-        let second = lease(&database.store, &claim("two", "{}")).await;
-        database
-            .store
-            .release(&second, std::time::Duration::ZERO)
-            .await
-            .unwrap();
+    let first = lease(&database.store, &claim("one", "{}")).await;
+    database
+        .store
+        .complete(&first, result("done"))
+        .await
+        .unwrap();
+    let second = lease(&database.store, &claim("two", "{}")).await;
+    database
+        .store
+        .release(&second, Duration::ZERO)
+        .await
+        .unwrap();
+    database.witnessed().await
+}
+
+#[tokio::test]
+async fn a_claim_and_a_completion_are_durable_whatever_the_default() {
+    for (default, durable) in [
+        ("off", "on"),
+        ("on", "on"),
+        ("remote_apply", "remote_apply"),
+    ] {
         let expected = [
-            ("INSERT", claimed),
-            ("UPDATE", "off"),
-            ("INSERT", claimed),
+            ("INSERT", durable),
+            ("UPDATE", durable),
+            ("INSERT", durable),
             ("DELETE", default),
         ]
         .map(|(change, durability)| format!("{change} {durability} read committed"));
-        assert_eq!(database.witnessed().await, expected);
+        assert_eq!(durability_of_changes(default, false).await, expected);
     }
+}
+
+#[tokio::test]
+async fn a_completion_does_not_wait_for_the_disk_where_that_was_asked_for() {
+    let expected = [
+        ("INSERT", "on"),
+        ("UPDATE", "off"),
+        ("INSERT", "on"),
+        ("DELETE", "on"),
+    ]
+    .map(|(change, durability)| format!("{change} {durability} read committed"));
+    assert_eq!(durability_of_changes("on", true).await, expected);
 }
 
 #[tokio::test]

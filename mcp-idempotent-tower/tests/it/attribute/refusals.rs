@@ -67,7 +67,7 @@ async fn a_key_of_a_wrong_form_is_refused() {
         json!("k".repeat(256)),
         json!(17),
         json!("tab\tinside"),
-        json!("schlüssel"),
+        json!("\u{85}"),
         json!(null),
         json!({ "key": "k" }),
     ] {

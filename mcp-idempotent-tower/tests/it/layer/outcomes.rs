@@ -30,6 +30,18 @@ async fn an_error_result_under_a_key_is_recorded() {
 }
 
 #[tokio::test]
+async fn an_error_result_frees_the_key_where_an_error_proves_that_nothing_happened() {
+    let server = Mailer::new().idempotent(layer(Rule::lease(OnError::Release)));
+    let client = connect(server.clone()).await;
+    for run in ["1", "2"] {
+        let answer = keyed(&client, "fail").await;
+        assert_eq!(answer["result"]["isError"], true, "{answer}");
+        assert_eq!(answer["result"]["content"][0]["text"], run);
+    }
+    assert_eq!(server.handler().sent(), 2);
+}
+
+#[tokio::test]
 async fn a_protocol_error_means_what_the_rule_says() {
     let server = Mailer::new().idempotent(layer(lease()));
     let client = connect(server.clone()).await;
