@@ -74,7 +74,7 @@ pub enum Fault {
     KilledDuring,
     /// The server is killed when it has the API's answer, and has not recorded it.
     KilledAfter,
-    /// The server stands still until another one has its call, and then goes on.
+    /// The server freezes until another one has its call, and then wakes up.
     Paused,
 }
 
@@ -304,7 +304,7 @@ impl Stage {
         let other = self.start("other", FOREVER_MS, None).await?;
         let mut seen = Vec::new();
         let retried = self.call.send_until_final(&other.peer(), &mut seen).await;
-        // Whatever became of the retry: nothing that stands still is left behind.
+        // Leave no frozen process behind, no matter how the retry ended.
         self.api.open_gate();
         paused.resume().await?;
         retried?;

@@ -40,10 +40,11 @@ impl<S: Store> EngineBuilder<S> {
     }
 
     /// Turns record ids and fingerprints into keyed hashes. All processes that share the store need
-    /// the same secret: under another one no earlier record is found, and a retry would run again.
+    /// the same secret. With a different one, no earlier record is found, and a retry would run
+    /// again.
     ///
-    /// Therefore the store keeps a check value of the secret, or of having none. A process with
-    /// another secret refuses every call. It notices at [`verify_secret`](Engine::verify_secret) or
+    /// So the store keeps a check value for the secret, or for having none. A process with a
+    /// different secret refuses every call. It notices at [`verify_secret`](Engine::verify_secret) or
     /// with its first call. If the store's value changes later, a process that serves calls notices
     /// within [`SECRET_CHECKED_EVERY`](Engine::SECRET_CHECKED_EVERY).
     #[must_use]

@@ -31,7 +31,7 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a claim is repeated if the database refused to serialise it.
+/// How often a claim is repeated after the database has refused to serialise it.
 const CLAIM_REPEATS: u32 = 3;
 
 /// How a call's mode and policy treat obstacles.
@@ -184,8 +184,8 @@ impl<S: Store> Engine<S> {
                 }
             }
         };
-        // Boxed, so that a waiting call (there may be thousands) does not carry the state that only
-        // a leader needs.
+        // Boxed, because there may be thousands of waiting calls, and they do not need the leader's
+        // state.
         Box::pin(self.claim(leader, request, observed, patience, rules, claim_with)).await
     }
 
@@ -262,8 +262,8 @@ impl<S: Store> Engine<S> {
                     repeats += 1;
                     continue;
                 }
-                // The call was seen running elsewhere. Nothing is known about its effect, and
-                // nothing may run beside it.
+                // The call was seen running elsewhere. Its effect is unknown, and nothing may run
+                // beside it.
                 Err(error) if waiting.is_some() && error.is_transient() => {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
@@ -297,7 +297,7 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// The answer to a waiting call, by what its leader found or did.
+/// The answer to a waiting call, from what its leader found or did.
 fn joined(wake: Wake, identity: &Identity, rules: Rules) -> Answer {
     let refusal = match wake {
         Wake::Record(record) => {

@@ -1,4 +1,4 @@
-//! A transaction that a handler begins in the middle of its call, after its outside call.
+//! A transaction that a handler begins halfway through, after its outside call.
 
 use std::{
     fmt,
@@ -20,7 +20,7 @@ use crate::store::{CallInfo, Claimed, End, Ended, StoreError, TransactionStore};
 pub enum BeginError {
     /// The call's lease belongs to another store, or to a store without transactions.
     AnotherStore,
-    /// It was begun before. Each attempt has only one.
+    /// The attempt has already begun one. It has only one.
     BegunBefore,
     /// The attempt has ended, or its lease is lost.
     Ended,
@@ -50,12 +50,12 @@ impl std::error::Error for BeginError {
     }
 }
 
-/// A transaction that a handler may begin in the middle of its call. Its store's type is only known
-/// when it begins.
+/// A transaction that a handler may begin halfway through. The store's type is known only when it
+/// begins.
 #[derive(Default)]
 pub struct LateTransaction {
     stage: Mutex<Stage>,
-    /// When the handler that holds it must have returned.
+    /// The time by which the handler must have returned.
     limit: Mutex<Option<Instant>>,
     limited: Notify,
 }
@@ -83,13 +83,13 @@ pub enum Left {
     StillHeld,
 }
 
-/// A transaction of any store, given back by its handler.
+/// A transaction that its handler has given back, for any type of store.
 pub trait Ending: Send {
     /// Ends it; see [`TransactionStore::end`].
     fn end(self: Box<Self>, end: End) -> BoxFuture<'static, Ended>;
 }
 
-/// A cell of any store.
+/// A [`Lent`] cell, for any type of store.
 trait Lending: Send {
     fn close(self: Box<Self>) -> Left;
 }
@@ -160,7 +160,7 @@ impl LateTransaction {
         matches!(*lock(&self.stage), Stage::Beginning | Stage::Begun(_))
     }
 
-    /// The handler has returned. From now on nothing can be begun.
+    /// Call this when the handler has returned. From then on no transaction can be begun.
     pub fn close(&self) -> Left {
         let stage = std::mem::replace(&mut *lock(&self.stage), Stage::Closed);
         match stage {

@@ -23,7 +23,7 @@ enum Place<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotLent {
-    /// It was borrowed before. Each call has only one transaction.
+    /// It has already been borrowed. Each call has only one transaction, and may borrow it once.
     BorrowedBefore,
     /// The call has ended.
     Ended,
@@ -110,7 +110,7 @@ impl<S: TransactionStore> fmt::Debug for Lent<S> {
 /// A borrowed transaction. It derefs to the store's connection. It has no commit and no rollback,
 /// and a nested `begin` is a savepoint. Dropping it gives it back.
 pub struct Borrowed<S: TransactionStore> {
-    /// Only `drop` takes it out.
+    /// `None` only while it is being dropped.
     transaction: Option<S::Transaction>,
     cell: Lent<S>,
 }

@@ -1,4 +1,4 @@
-//! The records that say which secret an application has.
+//! The records that tell which secret an application has.
 
 use super::{
     Fingerprint, RecordId, Secret,
@@ -6,8 +6,8 @@ use super::{
 };
 use crate::scope::Application;
 
-/// A secret's check value as the fingerprint of a record, or that of having no secret: all zeros. No
-/// call has version 0.
+/// A secret's check value, in the form of a fingerprint. For no secret it is all zeros. Version 0
+/// keeps it apart from the fingerprints of calls.
 pub(crate) fn check_fingerprint(secret: Option<&Secret>) -> Fingerprint {
     let mut digest = [0; 32];
     if let Some(secret) = secret {
@@ -16,15 +16,14 @@ pub(crate) fn check_fingerprint(secret: Option<&Secret>) -> Fingerprint {
     Fingerprint { version: 0, digest }
 }
 
-/// What a store is asked about an application's secret. The ids are of records that no call can
-/// have.
+/// The records about an application's secret. No call can have their ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CheckRecord {
-    /// The check value of the first secret, of the second, …
+    /// The check value of the secret with this number; the first has number 0.
     Secret(u64),
-    /// The secret that is to follow the one of this number.
+    /// The secret that will follow the one with this number.
     Successor(u64),
-    /// Kept up while processes serve that know only the secret of this number.
+    /// Kept alive while there are processes that only know the secret with this number.
     Unaware(u64),
 }
 

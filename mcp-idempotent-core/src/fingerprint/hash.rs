@@ -1,9 +1,9 @@
-//! A hash over fields whose boundaries count.
+//! A hash over a sequence of fields. Moving a boundary between two fields changes it.
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
-/// What is hashed; the first field, so that no hash of one kind is one of another.
+// What is hashed. This is the first field, so that a hash of one kind is never a hash of another.
 pub(super) const RECORD_ID: &str = "mcp-idempotent/record-id";
 pub(super) const FINGERPRINT: &str = "mcp-idempotent/fingerprint";
 pub(super) const SECRET_CHECK: &str = "mcp-idempotent/secret-check";
@@ -11,7 +11,7 @@ pub(super) const GUARD_MARK: &str = "mcp-idempotent/guard-mark";
 pub(super) const DOWNSTREAM_SEED: &str = "mcp-idempotent/downstream-seed";
 pub(super) const DOWNSTREAM_KEY: &str = "mcp-idempotent/downstream-key";
 
-/// SHA-256, or HMAC-SHA-256 under a secret, over fields that are each preceded by their length.
+/// SHA-256, or HMAC-SHA-256 under a secret. Each field is preceded by its length.
 pub(super) enum FieldHash {
     Plain(Sha256),
     Keyed(Hmac<Sha256>),

@@ -10,9 +10,9 @@ use super::hash::{self, FieldHash};
 /// A secret that turns record ids and fingerprints into keyed hashes (HMAC-SHA-256), so that
 /// low-entropy arguments cannot be guessed from a dump of the table.
 ///
-/// All processes that share records need the same secret. Under another secret no record is found,
+/// All processes that share records need the same secret. With a different one no record is found,
 /// and a retry would run a second time. A store keeps the [`check_value`](Self::check_value), so
-/// that another secret is refused at start-up.
+/// that a server with a different secret is refused at start-up.
 #[derive(Clone)]
 pub struct Secret {
     /// The hash after it has absorbed the secret. The secret itself is not kept.
@@ -44,8 +44,8 @@ impl Secret {
             .map_err(|_| invalid)
     }
 
-    /// A hash of a constant under this secret. A store that holds it can detect another secret
-    /// without knowing this one. The chance that two secrets share a check value is 1 in 2^64.
+    /// A hash of a constant under this secret. With it a store can detect a different secret without
+    /// knowing this one. The chance that two secrets share a check value is 1 in 2^64.
     #[must_use]
     pub fn check_value(&self) -> [u8; Self::CHECK_LENGTH] {
         let digest = FieldHash::new(Some(self.keyed_hash()), hash::SECRET_CHECK).finish();

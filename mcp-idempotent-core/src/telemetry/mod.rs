@@ -1,4 +1,4 @@
-//! What can be seen of a call from outside: one tracing span, and metrics.
+//! What can be observed of a call: one tracing span, and metrics.
 //!
 //! The span is called [`SPAN`] and has level `INFO`. Its fields are `tool`, `application`, `mode`,
 //! `key_kind`, `key_prefix` (at most 8 characters of an explicit key), `record` (the first 8 hex
@@ -58,7 +58,7 @@ impl Mode {
     }
 }
 
-/// One call, from its beginning to its answer. If it is dropped before, the call counts as
+/// One call, from its beginning to its answer. If it is dropped before that, the call counts as
 /// abandoned.
 ///
 /// The engine observes the calls it is given. The layer and the attribute observe the others: calls
@@ -122,7 +122,7 @@ impl ObservedCall {
         self.meter.as_ref().map(Meter::handler)
     }
 
-    /// Times the wait for an equal call. The time ends when the timer is dropped.
+    /// Times the wait for an identical call. The time ends when the timer is dropped.
     pub(crate) fn waiting(&self) -> Option<Timer> {
         self.meter.as_ref().map(Meter::waiting)
     }

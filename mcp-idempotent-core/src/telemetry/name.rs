@@ -12,22 +12,22 @@ pub const SPAN: &str = "idempotent_call";
 pub const CALLS: &str = "mcp_idempotent_calls_total";
 /// Gauge: calls that have begun and not ended.
 pub const CALLS_IN_FLIGHT: &str = "mcp_idempotent_calls_in_flight";
-/// Gauge: calls that wait for an equal one.
+/// Gauge: calls that wait for an identical one.
 pub const CALLS_WAITING: &str = "mcp_idempotent_calls_waiting";
 /// Histogram: from the claim to the answer.
 pub const CALL_DURATION: &str = "mcp_idempotent_call_duration_seconds";
 /// Histogram: the handler alone.
 pub const HANDLER_DURATION: &str = "mcp_idempotent_handler_duration_seconds";
-/// Histogram: how long a call waited for an equal one.
+/// Histogram: how long a call waited for an identical one.
 pub const WAIT_DURATION: &str = "mcp_idempotent_wait_duration_seconds";
 
 /// Label of all metrics: the [`Application`].
 pub const LABEL_APPLICATION: &str = "application";
-/// Label of all but the gauges: the tool's name, or [`UNLISTED_TOOL`].
+/// Label of all metrics except the gauges: the tool's name, or [`UNLISTED_TOOL`].
 pub const LABEL_TOOL: &str = "tool";
 /// Label: how the call ended, an [`Outcome`].
 pub const LABEL_OUTCOME: &str = "outcome";
 
-/// Stands for the name of every tool that the server does not list
+/// Used instead of the name of a tool that the server does not list
 /// ([`Request::with_unlisted_tool`](crate::Request::with_unlisted_tool)).
 pub const UNLISTED_TOOL: &str = "(unlisted)";

@@ -1,4 +1,4 @@
-//! The rules of leases that go on: renewed, taken over, and given back to be claimed again.
+//! Rules for leases that continue: renewed, taken over, or released and claimed again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -118,7 +118,7 @@ pub async fn a_record_in_doubt_is_kept_for_its_own_retention<H: Harness>(harness
         let mut claim = fresh_claim();
         claim.in_doubt_retention = 100 * MINUTE;
         let lease = lease_of(store, &claim).await;
-        // A lease that was renewed is in doubt from its last end.
+        // A renewed lease is in doubt from its last end on.
         age(&harness, &claim, claim.lease - MINUTE).await;
         renew(store, &lease, claim.lease).await;
         leave_in_doubt(&harness, &claim, &lease, lapses).await;
@@ -146,7 +146,7 @@ pub async fn a_key_that_was_given_back_remembers_its_origin<H: Harness>(harness:
     assert_fenced(&harness, &first).await;
     sweep(store).await;
     age(&harness, &claim, 9 * MINUTE).await;
-    // What is asked may be another call: nothing binds a free key.
+    // This may be a different call, because a free key is bound to none.
     let asked = another_call(&claim);
     let second = lease_of(store, &asked).await;
     assert!(second.token > first.token, "tokens grow");

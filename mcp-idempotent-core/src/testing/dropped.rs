@@ -1,4 +1,4 @@
-//! Futures that are dropped at any point: the next user of the connection meets nothing of them.
+//! Futures may be dropped at any point. The connection's next user must not notice.
 
 use std::{
     future::{Future, poll_fn},
@@ -16,14 +16,14 @@ use super::{
 };
 use crate::store::{Claimed, End, LeaseEnd, Store as _, TransactionStore as _};
 
-/// A future that came through this often in a row needs no more polls.
+/// A future that finished this many times in a row needs no more polls.
 const IN_A_ROW: usize = 3;
 /// The most polls that any future needs.
 const POLLS: usize = 200;
-/// How often a future is ended or dropped whose effect may be there or not.
+/// The most rounds with a future whose effect may or may not happen.
 const TURNS: usize = 80;
 
-/// Drops a future when it has been pending this many times, unless it was done before.
+/// Drops a future once it has been pending more than `pending` times, unless it is ready earlier.
 async fn drop_at<T>(pending: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = pending;
@@ -38,7 +38,7 @@ async fn drop_at<T>(pending: usize, future: impl Future<Output = T>) -> Option<T
     .await
 }
 
-/// Runs `round` with ever more polls, until it says that its future came through.
+/// Runs `round` with more and more polls, until it says that its future finished.
 async fn at_any_point(mut round: impl AsyncFnMut(usize) -> bool) {
     let (mut dropped, mut in_a_row) = (0, 0);
     for polls in 0..POLLS {
@@ -132,7 +132,7 @@ pub async fn a_completion_dropped_at_any_point_leaves_both_or_neither<H: SqlHarn
         let complete = End::Complete(lease.clone(), result("done"));
         let end = harness.store().end(transaction, None, complete);
         let came_through = drop_at(polls, end).await.is_some();
-        // Whatever is still on its way is fenced by this.
+        // This fences anything that is still on its way.
         let abandoned = harness.elsewhere().abandon(&lease).await;
         let recorded = matches!(abandoned, Ok(LeaseEnd::Fenced));
         assert!(abandoned.is_ok(), "{abandoned:?}");
@@ -146,9 +146,9 @@ pub async fn a_completion_dropped_at_any_point_leaves_both_or_neither<H: SqlHarn
     .await;
 }
 
-/// Runs `round` with more and fewer polls, until all three were seen: an end that came through, one
-/// that was dropped before it took effect, and one after. At which poll a commit is sent depends on
-/// how fast a driver is, and one may send it at the first.
+/// Runs `round` with different numbers of polls, until all three cases were seen: an end that finished,
+/// one that was dropped before it took effect, and one that was dropped after. The poll at which a
+/// commit is sent depends on the driver's speed. It may be the first.
 async fn either(mut round: impl AsyncFnMut(usize) -> (bool, bool)) {
     let (mut through, mut kept, mut lost) = (0, 0, 0);
     for turn in 0..TURNS {
@@ -173,7 +173,7 @@ pub async fn a_lease_method_dropped_at_any_point_leaves_nothing_open<H: SqlHarne
         let claim = fresh_claim();
         let claimed = drop_at(polls, store.claim(&claim)).await;
         next_user_is_served(&harness).await;
-        // Whether the claim was made is open; that it can be asked for is not.
+        // The claim may or may not have been made, but the store must be able to tell.
         record_of(store, &claim).await;
         let again = store.claim(&claim).await.expect("the store answers");
         assert!(!matches!(again, Claimed::Conflict), "{again:?}");
@@ -207,7 +207,7 @@ pub async fn a_dropped_transaction_leaves_the_next_user_alone<H: SqlHarness>(har
         let mut transaction = begin(&harness, &claim).await;
         match pending {
             None => write(&harness, &mut transaction).await,
-            // In the middle of a statement.
+            // Halfway through a statement.
             Some(pending) => drop(drop_at(pending, harness.write(&mut transaction)).await),
         }
         drop(transaction);

@@ -1,4 +1,4 @@
-//! What the suite has to be told of a store.
+//! What the suite has to be told about a store.
 
 use std::{error::Error, future::Future, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::{
     store::{Store, TransactionStore},
 };
 
-/// What a harness answers; an error fails the test that asked.
+/// What a harness returns. An error fails the test.
 pub type HarnessResult<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// A store under test.
@@ -15,17 +15,17 @@ pub trait Harness: Send + Sync + 'static {
     /// The store.
     type Store: Store;
 
-    /// The store; always the same one.
+    /// The store. Always return the same one.
     fn store(&self) -> &Self::Store;
 
-    /// The same records, as another process has them: with a pool, a queue and a cache of its own.
-    /// Only a store that [one process](crate::store::Reach::Process) alone can see has none.
+    /// The same records as another process sees them, with its own pool, queue and cache. Override this
+    /// unless only [one process](crate::store::Reach::Process) can see the store.
     fn elsewhere(&self) -> &Self::Store {
         self.store()
     }
 
-    /// Makes a record older: moves all its times back by `by`, or the store's clock forward. There
-    /// may be no such record.
+    /// Makes a record older: moves all its times back by `by`, or the store's clock forward. The record
+    /// may not exist.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ pub trait Harness: Send + Sync + 'static {
     fn age(&self, id: RecordId, by: Duration) -> impl Future<Output = HarnessResult> + Send;
 }
 
-/// A store with transactions under test, and an effect to count.
+/// A store with transactions under test, and effects that can be counted.
 pub trait TransactionHarness: Harness<Store: TransactionStore> {
     /// Writes one row through the open transaction.
     ///
@@ -45,7 +45,7 @@ pub trait TransactionHarness: Harness<Store: TransactionStore> {
         connection: &'c mut <Self::Store as TransactionStore>::Connection,
     ) -> impl Future<Output = HarnessResult> + Send + 'c;
 
-    /// How many rows are committed, seen from outside any attempt's transaction.
+    /// Counts the committed rows, seen from outside any attempt's transaction.
     ///
     /// # Errors
     ///
@@ -53,25 +53,25 @@ pub trait TransactionHarness: Harness<Store: TransactionStore> {
     fn effects(&self) -> impl Future<Output = HarnessResult<u64>> + Send;
 }
 
-/// A store on an SQL database under test, whose pool has **one connection**, so that what an
-/// attempt leaves on it meets the next user.
+/// A store on an SQL database under test. Its pool has **one connection**, so that the next user of the
+/// pool meets whatever an attempt has left on it.
 pub trait SqlHarness: TransactionHarness {
-    /// Runs `COMMIT`, `ROLLBACK`, `BEGIN` and such, several statements at once, through the open
-    /// transaction, as a handler does that does not look at errors.
+    /// Runs SQL such as `COMMIT`, `ROLLBACK` or `BEGIN` through the open transaction, several statements
+    /// at once, like a handler that ignores errors.
     fn run<'c>(
         &'c self,
         connection: &'c mut <Self::Store as TransactionStore>::Connection,
         sql: &'static str,
     ) -> impl Future<Output = ()> + Send + 'c;
 
-    /// Brings the database to roll the open transaction back, or to refuse its commit, by an error
-    /// that the handler swallows.
+    /// Makes the database roll the open transaction back, or refuse its commit, with an error that the
+    /// handler swallows.
     fn fail<'c>(
         &'c self,
         connection: &'c mut <Self::Store as TransactionStore>::Connection,
     ) -> impl Future<Output = ()> + Send + 'c;
 
-    /// Writes one row as the next user of the store's pool does: without a transaction.
+    /// Writes one row without a transaction, like the next user of the store's pool.
     ///
     /// # Errors
     ///

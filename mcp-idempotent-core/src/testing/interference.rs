@@ -1,4 +1,4 @@
-//! What a handler can do to its transaction, and what must not become of it: a success.
+//! Whatever a handler does to its transaction, it must not be reported as a success.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     store::{Completion, End, Ended, TransactionStore as _},
 };
 
-/// What a handler ends its transaction by.
+/// The SQL with which a handler ends its transaction.
 const ENDINGS: [&str; 6] = [
     "COMMIT",
     "ROLLBACK",
@@ -26,7 +26,7 @@ const ENDINGS: [&str; 6] = [
     "ROLLBACK; BEGIN; SELECT 1 / 0",
 ];
 
-/// The ends of a transaction under a claim that are asked for more than that it be undone.
+/// The ends of a transaction under a claim, except a plain rollback.
 fn ends() -> [End; 4] {
     let large = Bytes::from(vec![b'x'; 100_000]);
     [
@@ -37,7 +37,8 @@ fn ends() -> [End; 4] {
     ]
 }
 
-/// Nothing is wrong then: a store may say either that it is undone, or who did it.
+/// The handler has rolled back, and that is also what is asked for. The store may then say that it is
+/// undone, or that the handler did it.
 fn is_undone_twice(sql: &str, end: &End) -> bool {
     sql.starts_with("ROLLBACK") && matches!(end, End::RollBack | End::RollBackAndRecord(_))
 }
@@ -133,7 +134,7 @@ pub async fn a_transaction_that_failed_is_never_a_success<H: SqlHarness>(harness
                 let transaction = begin(&harness, &claim).await;
                 end(&harness, transaction, Some(&claim), End::RollBack).await;
             }
-            // A database that rolls back by itself looks like a handler that does.
+            // A database that rolls back by itself looks the same as a handler that does.
             Ended::EndedByHandler => assert_eq!(
                 record.is_some_and(|record| matches!(record.state, RecordState::InDoubt { .. })),
                 claimed,

@@ -1,4 +1,4 @@
-//! The rules of lease mode.
+//! Rules for lease mode.
 
 use std::{sync::Arc, time::Duration};
 
@@ -165,7 +165,7 @@ pub async fn racing_claims_of_an_expired_record_win_once<H: Harness>(harness: Ar
     }
 }
 
-/// Eight callers at once, of which one wins.
+/// Eight callers claim at the same time, and one wins.
 pub(super) async fn win<H: Harness>(
     harness: &Arc<H>,
     claim: &crate::store::Claim,
@@ -316,7 +316,7 @@ pub async fn a_running_lease_is_not_swept<H: Harness>(harness: Arc<H>) {
         let lease = lease_of(store, &claim).await;
         age(&harness, &claim, claim.lease - MINUTE).await;
         renew(store, &lease, period).await;
-        // Past its first end, and what the record would be kept after that.
+        // Past the lease's first end, and past the time that the record would be kept after it.
         age(&harness, &claim, period - MINUTE).await;
         assert_eq!(sweep(store).await, 0);
         assert_running(store, &claim).await;

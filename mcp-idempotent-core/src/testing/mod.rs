@@ -1,7 +1,7 @@
-//! The conformance suite: every [`Store`](crate::Store) passes it, ours and yours.
+//! The conformance suite. Every [`Store`](crate::Store) has to pass it, ours and yours.
 //!
-//! Tell the suite how to reach your store, by a [`Harness`], and instantiate it with one line;
-//! every rule of the [contract](crate::store#contract) becomes a test of its own:
+//! Write a [`Harness`], which tells the suite how to reach your store, and add one line. Every rule of
+//! the [contract](crate::store#contract) then becomes a test of its own:
 //!
 //! ```
 //! use std::time::Duration;
@@ -38,13 +38,13 @@
 //! | one on an SQL database | [`SqlHarness`] | [`sql_store_conformance!`](crate::sql_store_conformance) |
 //! | the last, and an `OperatorStore` | [`SqlHarness`] | [`sql_operator_store_conformance!`](crate::sql_operator_store_conformance) |
 //!
-//! Each line takes an expression for a future, which is evaluated for each rule: the harness of an
-//! **empty** store that no other test writes to. To run a line twice, with other settings of your
-//! store, put each into a module of its own.
+//! Each line takes an expression, which is evaluated for each rule. It is a future of a harness with
+//! an **empty** store that no other test writes to. To run a line twice, with different settings of
+//! your store, put each into a module of its own.
 //!
-//! A harness does not have to panic: what goes wrong in it is returned, and fails the test that
-//! asked. The suite makes records old by [`Harness::age`], never by sleeping, and waits for other
-//! callers within bounds. A rule has up to 32 calls at once.
+//! A harness need not panic: it returns its errors, and they fail the test. The suite makes records
+//! old with [`Harness::age`] and never sleeps for that. Its waits for other callers have a time limit.
+//! A rule makes up to 32 calls at the same time.
 
 #[expect(missing_docs, reason = "each function's name is its rule")]
 mod attempt;

@@ -1,4 +1,4 @@
-//! The rules of the operator's hand.
+//! Rules for what an operator does.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub async fn an_operator_sees_where_each_record_stands<H: Harness<Store: Operato
     let store = harness.store();
     let [running, lapsed, doubtful, completed, released, expired] =
         std::array::from_fn(|_| fresh_claim());
-    // A store may have one clock for all records: what is old comes first.
+    // A store may have one clock for all records, so the old record comes first.
     let lease = lease_of(store, &expired).await;
     complete(store, &lease, result("old")).await;
     age(&harness, &expired, 2 * MINUTE).await;
@@ -200,7 +200,7 @@ pub async fn only_what_was_seen_is_resolved<H: Harness<Store: OperatorStore>>(ha
     let token = show(store, &done).await.token;
     let resolved = resolve(store, &done, token, &Resolution::Release).await;
     assert_eq!(resolved, Resolved::Changed);
-    // Twice: the second one no longer sees what it saw.
+    // The second time fails, because the record is no longer as it was seen.
     let resolved = resolve(store, &claim, lease.token, &Resolution::Release).await;
     assert!(matches!(resolved, Resolved::Done(_)), "{resolved:?}");
     let resolved = resolve(store, &claim, lease.token, &Resolution::NotCommitted).await;

@@ -1,4 +1,4 @@
-//! Where an operator meets calls in transaction mode.
+//! Rules for an operator who meets calls in transaction mode.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::store::{
     TransactionStore as _,
 };
 
-/// A handler that ends its transaction, and says that it is done.
+/// Plays a handler that ends its own transaction and reports success.
 async fn end_by_hand<H: SqlHarness>(harness: &Arc<H>, claim: &Claim) {
     let mut transaction = begin(harness, claim).await;
     harness.run(&mut transaction, "COMMIT").await;

@@ -1,4 +1,4 @@
-//! How long what a transaction recorded is kept.
+//! Rules for how long a transaction's record is kept.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
-//! The macros that make tests of the rules.
+//! The macros that turn rules into tests.
 
-/// Turns each rule of [`Store`](crate::Store) into a `#[tokio::test]`. Takes a future that makes a
-/// [`Harness`](crate::testing::Harness) on an empty store.
+/// Turns each rule for a [`Store`](crate::Store) into a `#[tokio::test]`. Takes a future that makes a
+/// [`Harness`](crate::testing::Harness) with an empty store.
 #[macro_export]
 macro_rules! store_conformance {
     ($harness:expr) => {
@@ -38,7 +38,7 @@ macro_rules! store_conformance {
     };
 }
 
-/// As [`store_conformance!`], for the rules of [`OperatorStore`](crate::OperatorStore).
+/// Like [`store_conformance!`], with the rules for an [`OperatorStore`](crate::OperatorStore).
 #[macro_export]
 macro_rules! operator_store_conformance {
     ($harness:expr) => {
@@ -56,8 +56,8 @@ macro_rules! operator_store_conformance {
     };
 }
 
-/// As [`store_conformance!`], for the rules of [`TransactionStore`](crate::TransactionStore). Takes
-/// a future that makes a [`TransactionHarness`](crate::testing::TransactionHarness).
+/// Like [`store_conformance!`], with the rules for a [`TransactionStore`](crate::TransactionStore).
+/// Takes a future that makes a [`TransactionHarness`](crate::testing::TransactionHarness).
 #[macro_export]
 macro_rules! transaction_store_conformance {
     ($harness:expr) => {
@@ -90,8 +90,8 @@ macro_rules! transaction_store_conformance {
     };
 }
 
-/// As [`store_conformance!`], for what a handler can do to a transaction of an SQL database, and
-/// for futures that are dropped. Takes a future that makes a
+/// Like [`store_conformance!`], with the rules about what a handler can do to a transaction on an SQL
+/// database, and about dropped futures. Takes a future that makes a
 /// [`SqlHarness`](crate::testing::SqlHarness).
 #[macro_export]
 macro_rules! sql_store_conformance {
@@ -111,8 +111,8 @@ macro_rules! sql_store_conformance {
     };
 }
 
-/// As [`sql_store_conformance!`], for what an [`OperatorStore`](crate::OperatorStore) shows of
-/// calls in transaction mode.
+/// Like [`sql_store_conformance!`], with the rules about what an
+/// [`OperatorStore`](crate::OperatorStore) shows of calls in transaction mode.
 #[macro_export]
 macro_rules! sql_operator_store_conformance {
     ($harness:expr) => {

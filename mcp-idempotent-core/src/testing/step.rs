@@ -1,4 +1,4 @@
-//! The steps of which the rules are made. A step that does not do what it should fails the test.
+//! The steps that rules are made of. A step that goes wrong fails the test.
 
 use std::{
     future::Future,
@@ -25,11 +25,11 @@ use crate::{
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
-/// How often a caller that found another one at work asks again, and how long it rests before.
+/// How often a caller asks again if another one is at work, and how long it rests before that.
 const ASKS: u32 = 2000;
 const REST: Duration = Duration::from_millis(5);
 
-/// A claim that no other test makes, with an hour of lease.
+/// A claim that no other test makes, with a lease of one hour.
 pub(super) fn fresh_claim() -> Claim {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let key = format!("conformance-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
@@ -53,14 +53,14 @@ pub(super) fn fresh_claim() -> Claim {
     claim
 }
 
-/// The same key, asked for something else.
+/// A claim of the same key for a different call.
 pub(super) fn another_call(claim: &Claim) -> Claim {
     let mut other = claim.clone();
     other.fingerprint = fresh_claim().fingerprint;
     other
 }
 
-/// Kept for a minute.
+/// A result that is kept for a minute.
 pub(super) fn result(text: &'static str) -> Completion {
     Completion::new(Some(Bytes::from_static(text.as_bytes())), MINUTE)
 }
@@ -84,7 +84,7 @@ pub(super) async fn state_of<S: Store>(store: &S, claim: &Claim) -> RecordState 
     record_of(store, claim).await.expect("a record").state
 }
 
-/// The result of a completed record, and when it was.
+/// The result of a completed record, and when it was completed.
 pub(super) async fn completed<S: Store>(store: &S, claim: &Claim) -> (Option<Bytes>, Timestamp) {
     match state_of(store, claim).await {
         RecordState::Completed { response, at } => (response, at),
@@ -156,7 +156,7 @@ pub(super) async fn assert_in_doubt<H: Harness>(harness: &Arc<H>, claim: &Claim)
     }
 }
 
-/// What this many callers are answered who ask at once, half of them from another process.
+/// The answers to this many callers who ask at the same time, half of them in another process.
 pub(super) async fn race<H, T, F>(
     harness: &Arc<H>,
     callers: usize,
@@ -177,7 +177,7 @@ where
     answers
 }
 
-/// The store of one of two processes.
+/// The store as one of two processes sees it.
 pub(super) fn store_of<H: Harness>(harness: &H, elsewhere: bool) -> &H::Store {
     if elsewhere {
         harness.elsewhere()
@@ -199,7 +199,7 @@ pub(super) async fn begin<H: TransactionHarness>(
     }
 }
 
-/// A transaction without a claim: of an unprotected call, or of an attempt under a lease.
+/// Begins a transaction without a claim, for an unprotected call or for an attempt under a lease.
 pub(super) async fn begin_unclaimed<H: TransactionHarness>(
     harness: &Arc<H>,
     claim: &Claim,
@@ -261,7 +261,7 @@ pub(super) async fn effects<H: TransactionHarness>(harness: &Arc<H>) -> u64 {
     harness.effects().await.expect("the rows are counted")
 }
 
-/// Ends a transaction as asked; says when.
+/// Ends a transaction as asked, and says when it ended.
 pub(super) async fn end<H: TransactionHarness>(
     harness: &Arc<H>,
     transaction: TransactionOf<H>,
@@ -274,7 +274,7 @@ pub(super) async fn end<H: TransactionHarness>(
     }
 }
 
-/// One whole call, which writes one row.
+/// Makes one whole call, which writes one row.
 pub(super) async fn call<H: TransactionHarness>(
     harness: &Arc<H>,
     claim: &Claim,

@@ -1,4 +1,4 @@
-//! The rules of transaction mode.
+//! Rules for transaction mode.
 
 use std::{sync::Arc, time::Duration};
 
@@ -48,7 +48,7 @@ pub async fn a_committed_result_is_returned_byte_for_byte<H: TransactionHarness>
         Some(vec![0]),
         Some(b"{\"b\":1.0,\"a\":\"\\u0000\0\"}".to_vec()),
         Some(every_byte),
-        // It was too large.
+        // The result was too large.
         None,
     ] {
         let (claim, bytes) = (fresh_claim(), bytes.map(Bytes::from));
@@ -65,7 +65,7 @@ pub async fn an_inspection_sees_a_running_transaction<H: TransactionHarness>(har
     let claim = fresh_claim();
     let mut transaction = begin(&harness, &claim).await;
     write(&harness, &mut transaction).await;
-    // Whoever asks may not know what was asked under the key.
+    // The one who asks may not know which call has the key.
     for asked in [&claim, &another_call(&claim)] {
         let seen = harness.store().inspect(asked).await;
         assert!(matches!(seen, Ok(Inspected::InProgress)), "{seen:?}");
@@ -83,7 +83,7 @@ pub async fn a_roll_back_leaves_neither_effect_nor_record<H: TransactionHarness>
     end(&harness, transaction, Some(&claim), End::RollBack).await;
     assert_eq!(effects(&harness).await, 0);
     assert!(record_of(harness.store(), &claim).await.is_none());
-    // Nothing binds the key.
+    // The key is bound to no call.
     call(&harness, &another_call(&claim), result("other")).await;
     assert_eq!(effects(&harness).await, 1);
 }
@@ -95,7 +95,7 @@ pub async fn a_dropped_transaction_leaves_neither_and_the_key_is_free<H: Transac
     let mut transaction = begin(&harness, &claim).await;
     write(&harness, &mut transaction).await;
     drop(transaction);
-    // The roll-back of a dropped transaction is on its way.
+    // The dropped transaction is still being rolled back.
     let freed = begin_when_free::<H>(harness.store(), &claim).await;
     drop(freed.unwrap_or_else(|found| panic!("expected a free key, found {found:?}")));
     assert_eq!(effects(&harness).await, 0);
@@ -146,7 +146,7 @@ pub async fn racing_transactions_on_an_expired_record_have_one_effect_each_time<
     }
 }
 
-/// Callers of one key, each until it has an answer.
+/// Sixteen callers use one key. Each asks until it has an answer.
 async fn sixteen_callers<H: TransactionHarness>(harness: &Arc<H>, claim: &Claim) {
     race(harness, 16, |harness, elsewhere| {
         let claim = claim.clone();

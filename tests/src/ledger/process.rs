@@ -91,7 +91,7 @@ impl Process {
         self.child.kill().await.unwrap();
     }
 
-    /// SIGSTOP: the process stands still, as on a machine that is suspended.
+    /// SIGSTOP: the process freezes, as on a machine that is suspended.
     pub async fn pause(&self) {
         self.signal("STOP").await;
     }

@@ -13,12 +13,12 @@ use crate::{
     store::{Store, StoreError, StoreErrorKind, TransactionStore},
 };
 
-/// The shortest time that a handler's question about its lease waits for the store, even if the
-/// lease may have ended by this process's clock.
+/// When a handler asks about its lease, it waits for the store at least this long, even if the lease
+/// may have ended by this process's clock.
 const SHORTEST_ANSWER: Duration = Duration::from_secs(1);
 
-/// What a handler in lease mode can know of its attempt, and do under it. Cheap to clone. It outlives
-/// the attempt, and is no longer current then.
+/// What a handler in lease mode can find out about its attempt, and do with it. Cheap to clone. A
+/// clone may outlive the attempt; it is then no longer current.
 #[derive(Clone)]
 pub struct LeaseHandle {
     held: Arc<dyn OfAnyStore>,
@@ -50,7 +50,8 @@ impl LeaseHandle {
     ///
     /// # Errors
     ///
-    /// [`NotCurrent`], at the latest when the lease has ended. Do not make the outside call then.
+    /// [`NotCurrent`], at the latest when the lease has ended. Do not make the outside call in that
+    /// case.
     pub async fn ensure_current(&self) -> Result<(), NotCurrent> {
         self.held.renew_now().await
     }
@@ -116,7 +117,7 @@ impl fmt::Debug for LeaseHandle {
     }
 }
 
-/// A [`Held`] of any store, so that a handler need not name its store's type.
+/// A [`Held`] for any type of store, so that a handler does not have to name the type.
 trait OfAnyStore: Send + Sync {
     fn watch(&self) -> &Watch;
 
@@ -137,8 +138,8 @@ impl<S: Store> OfAnyStore for Held<S> {
             if watch.is_lost() || watch.has_returned() {
                 return Err(NotCurrent::Fenced);
             }
-            // If an open transaction blocks all other writes, a renewal would wait for the very
-            // handler that asks. The commit of the open transaction is still guarded.
+            // In this store an open transaction blocks all other writes, so a renewal would wait for
+            // the very handler that asks. The commit of the open transaction is guarded anyway.
             if self.store.transaction_limit().is_some() && watch.transaction.is_open() {
                 return Ok(());
             }

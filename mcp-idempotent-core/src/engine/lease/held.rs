@@ -1,4 +1,4 @@
-//! A lease whose attempt is running, shared by all parts that need it.
+//! The lease of a running attempt, shared by all parts that need it.
 
 use std::{
     any::Any,
@@ -69,7 +69,7 @@ pub(in crate::engine) struct SeedOf {
 pub(in crate::engine) struct Held<S> {
     pub(in crate::engine) store: Arc<S>,
     pub(in crate::engine) watch: Watch,
-    /// The lease is renewed although everything else of the engine may be gone.
+    /// Keeps the heartbeat alive, so that the lease is renewed even if the engine is gone.
     _heart: Arc<dyn Any + Send + Sync>,
 }
 
@@ -82,7 +82,8 @@ pub(in crate::engine) struct Watch {
     /// Computed on first use, because most handlers pass no key on.
     seed: OnceLock<DownstreamSeed>,
     seed_of: SeedOf,
-    /// By this process's clock, and on the early side: counted from before the store was asked.
+    /// When the lease ends by this process's clock. It errs on the early side, because it is counted
+    /// from before the store was asked.
     ends: Mutex<Instant>,
     lost: AtomicBool,
     /// The handler has returned, so a lost lease is no longer reported.

@@ -1,4 +1,4 @@
-//! The lease under a call's previous id.
+//! The guard: a lease under the id that a call has under the previous secret.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
 /// The pause between two attempts to complete a guard, while the store fails.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a guard has to know of its call.
+/// What a guard has to know about its call.
 #[derive(Clone, Copy)]
 pub(super) struct GuardRules {
     pub(super) terms: Terms,
@@ -40,8 +40,8 @@ impl GuardRules {
         transaction: bool,
         limit: Option<Duration>,
     ) -> Self {
-        // It ends after the lease that it guards, and after any transaction that keeps it from
-        // being renewed.
+        // The guard must outlast the lease that it guards, and any transaction that blocks its
+        // renewal.
         let lease = policy.lease.saturating_mul(2);
         let lease = lease.max(limit.unwrap_or_default().saturating_mul(4));
         let retention = plan::retention(policy, identity.kind);
@@ -58,11 +58,12 @@ impl GuardRules {
     }
 }
 
-/// How the previous id was when the guard was claimed.
+/// What was found under the previous id when the guard was claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     Free,
-    /// In doubt because of a transaction. Nothing was committed, unless the new id says so.
+    /// A guard in doubt that has a mark, so it guarded a transaction. Nothing was committed, unless
+    /// the new id says so.
     Marked,
     /// In doubt: an attempt may have acted.
     InDoubt,
@@ -97,7 +98,7 @@ pub(in crate::engine) enum GuardEnd {
 }
 
 impl GuardEnd {
-    /// What becomes of the guard of a transaction.
+    /// How a transaction's guard ends.
     pub(in crate::engine) fn after(ended: &Ended, recorded: Option<Completion>) -> Self {
         match (ended, recorded) {
             (Ended::AsAsked(_), Some(completion)) => Self::Complete(completion),
@@ -132,8 +133,8 @@ impl Guard {
         }
     }
 
-    /// The new id is claimed. So the transaction of any interrupted attempt has ended without a
-    /// record: it committed nothing.
+    /// The new id is claimed. So any interrupted attempt's transaction has ended without a record:
+    /// it committed nothing.
     pub(in crate::engine) fn claimed(&mut self) {
         if self.found == Found::Marked {
             self.found = Found::Free;
@@ -197,7 +198,7 @@ impl Drop for Guard {
     }
 }
 
-/// A [`Guarding`] of any store.
+/// A [`Guarding`] for any type of store.
 trait Guards: Send + Sync {
     fn end(self: Box<Self>, end: GuardEnd) -> BoxFuture<'static, ()>;
 }

@@ -14,15 +14,15 @@
 //! secret then answers that the outcome is unknown. One that knows both looks at the new id, whose
 //! record decides.
 //!
-//! If there is no such record, the guard may really be the lease of an attempt that another process
-//! made under the previous secret alone, and that acted. To tell the two apart, a guard of a
-//! transaction has a **mark**: a second lease, under an id made of the guard's own id and token. If
-//! the mark is there, nothing was committed unless the new id says so, and the call runs. Without a
-//! mark the policy's [`OnDoubt`](crate::OnDoubt) decides, as for any call in doubt.
+//! If there is no such record, the lease may not be a guard at all: it may belong to an attempt
+//! that acted, in a process that only knows the previous secret. To tell the two apart, a
+//! transaction's guard has a **mark**: a second lease, under an id made from the guard's own id and
+//! token. If there is a mark, nothing was committed unless the new id says so, and the call runs.
+//! Without a mark the policy's [`OnDoubt`](crate::OnDoubt) decides, as for any call in doubt.
 //!
 //! In lease mode the downstream keys come from the guard: its id, fingerprint and origin, under the
-//! previous secret. So they are the same whichever process makes an attempt, while both kinds
-//! serve.
+//! previous secret. So while both kinds of process serve, an attempt sends the same keys whichever
+//! of them makes it.
 
 pub(super) mod guard;
 mod previous;
@@ -83,7 +83,7 @@ impl<S: Store> Engine<S> {
 impl<S: Store> Inner<S> {
     /// Claims the previous id of a call that will next be claimed under `claim`.
     ///
-    /// A guard that was on its way when its caller was dropped is given back.
+    /// If the caller is dropped meanwhile, the guard is given back.
     async fn guard(
         self: &Arc<Self>,
         claim: &Claim,
@@ -207,7 +207,7 @@ impl<S: Store> Inner<S> {
         rules: GuardRules,
         asked: Instant,
     ) -> Arc<Held<S>> {
-        // A guard is never asked for a downstream key.
+        // Nobody asks a guard for a downstream key.
         let seed_of = SeedOf {
             id: claim.id,
             fingerprint: claim.fingerprint,
@@ -226,7 +226,7 @@ impl<S: Store> Inner<S> {
         held
     }
 
-    /// Removes the mark of a guard that was taken over. It is not needed any more.
+    /// Removes the mark of a guard that was taken over, which is no longer needed.
     async fn remove_mark(&self, mark: &Claim) {
         let removed = async {
             if let Some(record) = self.store.look_up(mark).await?

@@ -1,4 +1,4 @@
-//! What records were made under before.
+//! What an application's earlier records were made under: its previous secret, or its previous name.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::{
     scope::Application,
 };
 
-/// What records were made under before.
+/// What the application's earlier records were made under.
 pub(in crate::engine) struct Rotation {
     pub(in crate::engine) application: Application,
     pub(in crate::engine) secret: Option<Secret>,
-    /// For how long they are kept.
+    /// How long those records are kept.
     pub(in crate::engine) period: Duration,
 }
 
-/// How long a call's record may be of use.
+/// How long a call's record may still decide an answer.
 pub(super) fn kept(policy: &Policy, identity: &Identity) -> Duration {
     let retention = plan::retention(policy, identity.kind);
     match policy.on_expired {
@@ -29,8 +29,11 @@ pub(super) fn kept(policy: &Policy, identity: &Identity) -> Duration {
 }
 
 impl Rotation {
-    /// Whether the records of such a call are of no use any more when the previous secret is
-    /// forgotten.
+    /// Checks that the records of such a call have expired by the time the previous secret is dropped.
+    ///
+    /// # Errors
+    ///
+    /// They are kept for longer than the period. The call is refused.
     pub(in crate::engine) fn keeps(
         &self,
         tool: &str,

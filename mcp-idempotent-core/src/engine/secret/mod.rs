@@ -5,15 +5,15 @@
 //! | Record | Says | Kept |
 //! | --- | --- | --- |
 //! | secret *n* | the check value of the application's secret, or of having none. The highest *n* counts | for good |
-//! | successor *n* | the check value of the secret that will follow, and how long records must be found under both. Left by the first process with [`with_previous_secret`](super::EngineBuilder::with_previous_secret) | for good |
+//! | successor *n* | the check value of the secret that will follow, and how long records must be found under both. Written by the first process with [`with_previous_secret`](super::EngineBuilder::with_previous_secret) | for good |
 //! | unaware *n* | that there are still processes that know only secret *n* | for the successor's time after the last of them was seen |
 //!
 //! | A process with … | that finds secret *n* to be … | does this |
 //! | --- | --- | --- |
-//! | any secret | absent | leaves its own (or its previous one) as secret 0 |
+//! | any secret | absent | writes its own (or its previous one) as secret 0 |
 //! | only *s* | *s* | serves. If there is a successor *n*, it keeps unaware *n* alive |
-//! | only *s* | another one, with *s* as its successor | is refused as long as unaware *n* is there. After that, it leaves *s* as secret *n* + 1, and serves |
-//! | *s*, previously *p* | *p* | leaves unaware *n* and successor *n*, and serves under both |
+//! | only *s* | another one, with *s* as its successor | is refused as long as unaware *n* exists. After that, it writes *s* as secret *n* + 1, and serves |
+//! | *s*, previously *p* | *p* | writes unaware *n* and successor *n*, and serves under both |
 //! | *s*, previously *p* | *s* | serves under both |
 //! | anything else | | is refused |
 
@@ -39,13 +39,13 @@ use crate::{
     store::{CallInfo, Claim, Claimed, Completion, Lease, Store, StoreError, StoreErrorKind},
 };
 
-/// As good as for ever, and still within every store's arithmetic.
+/// Practically for ever, but without overflow in any store.
 const KEPT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// A serving process asks again at most this often, beside its calls.
+/// The shortest time between two questions of a serving process. They run beside its calls.
 const CHECKED_EVERY: Duration = Duration::from_secs(10);
 
-/// The longest time that a question takes, and that a call waits for its answer.
+/// The longest time that a question may take, and that a call waits for the answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The tool name that an operator sees on these records.
@@ -57,9 +57,9 @@ impl<S: Store> Engine<S> {
     /// question.
     pub const SECRET_CHECKED_EVERY: Duration = CHECKED_EVERY;
 
-    /// Asks the store whether this engine's secret, or its having none, is the application's. Call
-    /// it when the server starts, so that its callers are not the first to find out. The first call
-    /// asks too. It takes at most 10 seconds.
+    /// Asks the store whether this engine has the application's secret (or has none, if the
+    /// application has none). Call it when the server starts, so that callers are not the first to
+    /// find out. The first call asks too. It takes at most 10 seconds.
     ///
     /// For which secrets fit, and how to replace one, see [`EngineBuilder::with_previous_secret`].
     ///
@@ -77,7 +77,7 @@ impl<S: Store> Engine<S> {
 }
 
 impl<S: Store> Inner<S> {
-    /// Whether calls may be served. Waits for the store only until its first yes.
+    /// Whether calls may be served. It waits for the store only until the store's first yes.
     pub(super) async fn check_secret(self: &Arc<Self>) -> Answer {
         let mut asking = {
             let mut state = self.secret_check.lock();
@@ -89,7 +89,7 @@ impl<S: Store> Inner<S> {
                     }
                     return Ok(());
                 }
-                // If its runtime was shut down, a question gets no answer.
+                // A question gets no answer if its runtime was shut down.
                 State::Asking(answer) if answer.has_changed().is_ok() => answer.clone(),
                 State::Asking(_) | State::Unknown => {
                     let answer = self.ask();
@@ -214,7 +214,8 @@ impl<S: Store> Inner<S> {
         agree(self.leave(application, next, ours, Bytes::new()).await?)
     }
 
-    /// The number and check value of the application's secret; `first`, if there is none yet.
+    /// The number and check value of the application's secret. If the store has none yet, `first` is
+    /// written.
     async fn current(
         &self,
         application: &Application,
@@ -253,8 +254,8 @@ impl<S: Store> Inner<S> {
         Ok(self.store.look_up(&claim).await?)
     }
 
-    /// Writes a check value for good, unless there is one already. Returns whether the value in the
-    /// store is now this one.
+    /// Writes a check value for good, unless there is one already. Returns whether the store now has
+    /// this value.
     async fn leave(
         &self,
         application: &Application,

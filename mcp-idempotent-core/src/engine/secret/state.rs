@@ -1,4 +1,4 @@
-//! What a process knows of its secret, and why it could not be relied on.
+//! What a process knows about its secret, and why it may not rely on it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{error::Refusal, refusal, store::StoreError};
 
-/// Why the secret could not be relied on.
+/// Why this process may not rely on its secret.
 #[derive(Debug, Clone)]
 pub(in crate::engine) enum Unchecked {
     AnotherSecret,
@@ -24,7 +24,7 @@ impl Unchecked {
     }
 }
 
-/// What this process knows of its secret.
+/// What this process knows about its secret.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct SecretCheck {
     state: Mutex<State>,
@@ -34,8 +34,8 @@ pub(super) type Answer = Result<(), Unchecked>;
 
 #[derive(Debug, Default)]
 pub(super) enum State {
-    /// Nobody has asked, or the last answer was not yes: what is wrong may be mended under a running
-    /// server.
+    /// Nobody has asked, or the last answer was not yes. The next call asks again, because the cause
+    /// may be repaired while the server runs.
     #[default]
     Unknown,
     /// All calls wait for one question.

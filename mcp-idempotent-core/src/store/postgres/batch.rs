@@ -1,4 +1,4 @@
-//! Batches of statements that go over a connection in one round trip, and their answers.
+//! Batches of statements that are sent in one round trip, and their answers.
 
 use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Either, PgConnection, Row as _, postgres::PgRow};
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{record::Timestamp, store::Claim};
 
-/// Statements for one round trip, each of them a named step.
+/// Statements for one round trip. Each is a named step.
 #[derive(Debug)]
 pub(super) struct Batch<'s> {
     statements: &'s Statements,
@@ -30,7 +30,7 @@ impl<'s> Batch<'s> {
         }
     }
 
-    /// A batch that calls nothing by its prepared name.
+    /// A batch that uses no prepared names.
     pub(super) fn in_full(store: &'s PostgresStore) -> Self {
         Self {
             by_name: false,
@@ -61,7 +61,7 @@ impl<'s> Batch<'s> {
         self
     }
 
-    /// Begins a short transaction of our own, with a bound on every wait for a lock.
+    /// Begins a short transaction of our own, with a limit on every wait for a lock.
     pub(super) fn begin_short(self) -> Self {
         self.steps([Step::BeginReadCommitted, Step::LockTimeout])
     }
@@ -87,7 +87,7 @@ impl<'s> Batch<'s> {
         )
     }
 
-    /// Opens a transaction. What stops it shows in the error alone.
+    /// Opens a transaction. Only the error says what stopped it.
     pub(super) async fn open_transaction(self, session: &mut Session) -> Answer {
         Answer {
             error: session.begin(self.text).await.err(),
@@ -95,8 +95,8 @@ impl<'s> Batch<'s> {
         }
     }
 
-    /// Runs the batch by the simple query protocol. Its error is one of these statements, or of the
-    /// connection.
+    /// Runs the batch with the simple query protocol. Any error comes from these statements or from
+    /// the connection.
     pub(super) async fn run(self, connection: &mut PgConnection) -> Answer {
         let mut answer = Answer {
             steps: self.steps,
@@ -123,19 +123,19 @@ impl<'s> Batch<'s> {
     }
 }
 
-/// What a batch did: how far it came, what it returned, what stopped it.
+/// What a batch did: how far it got, what it returned, and what stopped it.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     steps: Vec<Step>,
-    /// Rows affected, by each step that was completed.
+    /// The number of rows affected by each completed step.
     affected: Vec<u64>,
-    /// Each with the place of its step.
+    /// Each row with the index of its step.
     rows: Vec<(usize, PgRow)>,
     pub(super) error: Option<sqlx::Error>,
 }
 
 impl Answer {
-    /// All went through, or what went wrong.
+    /// The answer if everything went through, or what went wrong.
     pub(super) fn into_result(mut self) -> Result<Self, sqlx::Error> {
         self.error.take().map_or(Ok(self), Err)
     }
@@ -173,7 +173,7 @@ impl Answer {
     }
 }
 
-/// The moment that a statement returned: its last column, whatever else it selects.
+/// The time that a statement returned. It is always the last column.
 pub(super) fn moment(row: &PgRow) -> Result<Timestamp, sqlx::Error> {
     row.try_get(row.len() - 1).map(Timestamp::from_micros)
 }

@@ -18,13 +18,13 @@ use super::{
 use crate::store::{CallInfo, StoreError};
 
 impl PostgresStore {
-    /// A store with the default settings. Nothing is asked of the database yet.
+    /// A store with the default settings. It does not ask the database anything yet.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
         PostgresStoreBuilder::new(pool).build_with(SchemaName::default())
     }
 
-    /// Settings first.
+    /// Starts building a store with other settings.
     pub fn builder(pool: PgPool) -> PostgresStoreBuilder {
         PostgresStoreBuilder::new(pool)
     }
@@ -63,55 +63,54 @@ impl PostgresStoreBuilder {
         }
     }
 
-    /// The schema of the tables; `mcp_idempotent` unless said otherwise. A plain identifier:
-    /// lower case letters, digits and underscores.
+    /// The schema of the tables. Default: `mcp_idempotent`. It must be a plain identifier: lower case
+    /// letters, digits and underscores.
     pub fn with_schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
         self
     }
 
-    /// The isolation level of handlers' transactions; the session's default unless said otherwise.
+    /// The isolation level of handlers' transactions. Default: the session's own default.
     pub fn with_isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = Some(isolation);
         self
     }
 
-    /// Look for a record before a transaction is opened: a replay then takes one round trip in
-    /// place of two and leaves no error in the server's log, and a first call takes one more. For
+    /// Looks for a record before a transaction is opened. A replay then takes one round trip instead of
+    /// two, and leaves no error in the server's log. A first call takes one round trip more. This is for
     /// servers whose calls are mostly replays.
     pub fn with_lookup_first(mut self, lookup_first: bool) -> Self {
         self.lookup_first = lookup_first;
         self
     }
 
-    /// How long a claim waits for a connection of the pool;
-    /// [`PostgresStore::DEFAULT_ACQUIRE_TIMEOUT`] unless said otherwise.
+    /// How long a claim waits for a connection from the pool. Default:
+    /// [`PostgresStore::DEFAULT_ACQUIRE_TIMEOUT`].
     pub fn with_acquire_timeout(mut self, timeout: Duration) -> Self {
         self.acquire_timeout = timeout;
         self
     }
 
     /// How long a handler may leave its transaction idle before the server ends the session, which
-    /// rolls back; zero for no limit. [`PostgresStore::DEFAULT_IDLE_TIMEOUT`] unless said
-    /// otherwise.
+    /// rolls back. Zero means no limit. Default: [`PostgresStore::DEFAULT_IDLE_TIMEOUT`].
     pub fn with_idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;
         self
     }
 
-    /// How long is spent on finding out what became of a commit whose answer was lost, before the
-    /// call is answered as of unknown outcome, and how long a rollback waits for a statement that
-    /// the handler gave up before the session is closed;
-    /// [`PostgresStore::DEFAULT_RECOVERY_TIMEOUT`] unless said otherwise.
+    /// A time limit for two things. How long the store tries to find out what became of a commit whose
+    /// answer was lost; after that, the outcome is unknown. And how long a rollback waits for a
+    /// statement that the handler abandoned; after that, the session is closed. Default:
+    /// [`PostgresStore::DEFAULT_RECOVERY_TIMEOUT`].
     pub fn with_recovery_timeout(mut self, timeout: Duration) -> Self {
         self.recovery_timeout = timeout;
         self
     }
 
-    /// How long a statement of lease mode, or of an operator, waits for a lock that somebody else
-    /// holds on our table or on a record (a migration, a backup, an open transaction), before it is
-    /// answered as busy; [`PostgresStore::DEFAULT_LOCK_TIMEOUT`] unless said otherwise. The handlers'
-    /// own transactions keep the session's setting.
+    /// How long a statement in lease mode, or of an operator, waits for a lock that somebody else holds
+    /// on our table or on a record (a migration, a backup, an open transaction). After that, the store
+    /// is busy. Default: [`PostgresStore::DEFAULT_LOCK_TIMEOUT`]. The handlers' own transactions keep
+    /// the session's setting.
     pub fn with_lock_timeout(mut self, timeout: Duration) -> Self {
         self.lock_timeout = timeout;
         self
@@ -125,22 +124,23 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Whether our statements are prepared on each connection; they are unless said otherwise. A
-    /// look-up that has a round trip to itself is then one of sqlx's cached statements.
-    /// A store behind a pooler in transaction mode finds out by itself that prepared names do not
-    /// last there; switching them off saves it the attempt.
+    /// Whether the store prepares its statements on each connection. Default: it does. A look-up that
+    /// has a round trip to itself is then one of sqlx's cached statements.
+    ///
+    /// Behind a pooler in transaction mode, prepared names do not last. The store finds that out by
+    /// itself; switching them off saves it the attempt.
     pub fn with_prepared_statements(mut self, prepared_statements: bool) -> Self {
         self.prepared_statements = prepared_statements;
         self
     }
 
-    /// Runs after the claim and before the handler, on the handler's transaction, and sees the
-    /// call: for `SET LOCAL` (row-level security), `SET LOCAL ROLE` and the like. When it fails,
-    /// the transaction is rolled back and the handler does not run. The isolation level cannot be
-    /// changed here any more.
+    /// Sets up the handler's transaction, after the claim and before the handler. The hook sees the
+    /// call. Use it for `SET LOCAL` (row-level security), `SET LOCAL ROLE` and the like. If it fails,
+    /// the transaction is rolled back and the handler does not run. It is too late here to change the
+    /// isolation level.
     ///
-    /// A call that is not deduplicated may have no scope; set nothing for it then, so that policies
-    /// that ask for the setting show it no rows.
+    /// A call that is not deduplicated may have no scope. Then set nothing, so that row-level security
+    /// policies that need the setting show it no rows.
     ///
     /// ```
     /// # use mcp_idempotent_core::store::postgres::PostgresStoreBuilder;
@@ -169,7 +169,7 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Makes the store. Nothing is asked of the database yet.
+    /// Builds the store. It does not ask the database anything yet.
     ///
     /// # Errors
     ///

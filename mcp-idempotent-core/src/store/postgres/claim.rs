@@ -42,7 +42,7 @@ pub(super) async fn begin(
         let mut mark = Mark::new();
         let opened = tries
             .run(session, Purpose::Open, |batch, _| {
-                // A lost session may still hold the lock of the mark before.
+                // A lost session may still hold the lock of the earlier mark.
                 mark = Mark::new();
                 opening(store, batch, mark, claim, serializable)
             })
@@ -66,7 +66,7 @@ pub(super) async fn begin(
             Told::Again(session) => session,
         };
         if refusal == Refusal::RecordExists {
-            // The record that was seen has expired.
+            // There was a record, but it has expired.
             let expire = Batch::new(store)
                 .steps([Step::BeginReadCommitted])
                 .call(Step::Expire, &record)
@@ -88,7 +88,7 @@ fn opening<'s>(
     let batch = match claim {
         Some(claim) if serializable => batch.try_locks(store, Step::Open, claim),
         Some(claim) => {
-            // With a level of ours in BEGIN there is nothing to find out.
+            // If our BEGIN sets the level, there is nothing to find out.
             let step = match store.inner.isolation {
                 Some(_) => Step::Open,
                 None => Step::OpenUnlessSerializable,
@@ -125,15 +125,15 @@ async fn set_up(
     Err(store.error("the set-up of the transaction failed", error))
 }
 
-/// What a refused claim is told.
+/// What follows from a refused claim.
 pub(super) enum Told<T> {
     Answer(Claimed<T>),
-    /// Nothing is in the way any more. The connection is outside any transaction.
+    /// Nothing is in the way any more, so try again. The connection is outside any transaction.
     Again(Session),
 }
 
-/// Finds out what a refusal means. The connection is inside an aborted transaction, which `look_up`
-/// leaves: a look-up in a later statement is the truth, even if the refusal was not.
+/// Finds out what a refusal means. The connection is inside an aborted transaction, and `look_up`
+/// leaves it. The later look-up shows how things stand, even if the refusal was already out of date.
 pub(super) async fn refused_by<T>(
     store: &PostgresStore,
     mut session: Session,

@@ -1,4 +1,4 @@
-//! A pooled connection that is closed unless it was brought to a known-good end.
+//! A pooled connection that is closed unless it came to a known-good end.
 
 use std::{
     fmt,
@@ -13,9 +13,9 @@ use sqlx_core::transaction::TransactionManager;
 
 use super::lock::Mark;
 
-/// A connection of the pool. Dropped as it is, it is closed: a future that was cancelled, or an
-/// error at an unforeseen place, never returns an open transaction to the pool (which sqlx 0.9
-/// does, transact-rs/sqlx#4385).
+/// A connection from the pool. Dropping it closes it, unless it was released. So a cancelled future
+/// or an unexpected error never returns an open transaction to the pool (sqlx 0.9 does that,
+/// transact-rs/sqlx#4385).
 #[derive(Debug)]
 pub(super) struct Session {
     connection: PoolConnection<Postgres>,
@@ -30,13 +30,13 @@ impl Session {
         }
     }
 
-    /// Returns a connection that is outside any transaction.
+    /// Gives back a connection that is outside any transaction.
     pub(super) fn release(mut self) {
         self.clean = depth(&self.connection) == 0;
     }
 
-    /// Returns a connection that is at the start of an empty chained transaction (after `COMMIT
-    /// AND CHAIN`). Its ROLLBACK rides on the ping with which the pool takes a connection back.
+    /// Gives back a connection at the start of an empty chained transaction (after `COMMIT AND
+    /// CHAIN`). The ROLLBACK goes out together with the ping with which the pool takes it back.
     pub(super) fn release_chained(mut self) {
         if depth(&self.connection) == 1 {
             PgTransactionManager::start_rollback(&mut self.connection);
@@ -44,15 +44,15 @@ impl Session {
         }
     }
 
-    /// Whether sqlx takes it to be inside a transaction, so that it goes back to the pool at the start
-    /// of an empty one.
+    /// Whether sqlx believes that it is inside a transaction. Such a connection goes back to the pool
+    /// at the start of an empty one.
     pub(super) fn is_chained(&self) -> bool {
         depth(&self.connection) == 1
     }
 
-    /// Opens a transaction by a batch that starts with BEGIN, in one round trip. For sqlx it is a
-    /// transaction of depth 1, so that a `begin` of the handler is a savepoint. It returns no rows; a
-    /// batch answers by raising an error.
+    /// Opens a transaction in one round trip, with a batch that starts with BEGIN. sqlx counts it as a
+    /// transaction of depth 1, so a `begin` by the handler is a savepoint. It returns no rows, so a
+    /// batch can only answer by raising an error.
     pub(super) async fn begin(&mut self, batch: String) -> Result<(), sqlx::Error> {
         drain(self).await?;
         let batch = sqlx::SqlSafeStr::into_sql_str(AssertSqlSafe(batch));
@@ -86,9 +86,9 @@ fn depth(connection: &PgConnection) -> usize {
     PgTransactionManager::get_transaction_depth(connection)
 }
 
-/// Reads what statements that somebody gave up have left unread, and drops their errors: sqlx would
-/// give such an error to the next user of the connection, as if it answered what they sent. If nothing
-/// was given up this neither sends nor waits.
+/// Reads what abandoned statements have left unread, and drops their errors. Otherwise sqlx would give
+/// such an error to the connection's next user, as if it were the answer to what they sent. If nothing
+/// was abandoned, this neither sends nor waits.
 pub(super) async fn drain(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     loop {
         match connection.flush().await {
@@ -101,8 +101,8 @@ pub(super) async fn drain(connection: &mut PgConnection) -> Result<(), sqlx::Err
     }
 }
 
-/// The transaction that a handler writes through. Dropping it closes the connection, and with it
-/// the server rolls back.
+/// The transaction that a handler writes through. Dropping it closes the connection, and the server
+/// then rolls back.
 pub struct PgTransaction {
     pub(super) session: Session,
     pub(super) mark: Mark,

@@ -1,4 +1,4 @@
-//! Ending a transaction: the record goes with the commit, in its round trip.
+//! Ending a transaction: record and commit go out in one round trip.
 
 use bytes::Bytes;
 use sqlx::{AssertSqlSafe, Row as _};
@@ -19,7 +19,7 @@ use crate::{
     store::{Claim, Completion, End, Ended, Lease, StoreError, StoreErrorKind},
 };
 
-/// More than the place of a row in its table takes as text.
+/// The text of a row's place in its table (`ctid`) is shorter than this.
 const PLACE_LENGTH: usize = 32;
 
 pub(super) async fn end(
@@ -65,7 +65,7 @@ async fn commit(
     ended(store, transaction, Some(claim), sought, finished).await
 }
 
-/// What the finishing batch of a transaction came to.
+/// What the end of the finishing batch means for the transaction.
 async fn ended(
     store: &PostgresStore,
     transaction: PgTransaction,
@@ -97,9 +97,10 @@ fn finish<'s>(batch: Batch<'s>, mark: Mark, claim: &Claim, completion: &Completi
     batch.call(Step::Finish, &arguments)
 }
 
-/// A large result costs less as a bound value, for one more round trip. A bound statement is alone, so
-/// nothing beside it could check whose transaction it is in, and if the handler has committed, it
-/// commits by itself: so it writes a record in doubt, which is the truth in that case.
+/// A large result costs less as a bound value, although that takes one more round trip. A bound
+/// statement is sent alone, so nothing can check whose transaction it runs in. If the handler has
+/// committed, the statement commits by itself. So it writes a record in doubt, which is the truth in
+/// that case.
 async fn commit_bound(
     store: &PostgresStore,
     transaction: &mut PgTransaction,
@@ -148,8 +149,8 @@ async fn commit_unrecorded(
     ended(store, transaction, claim, Sought::Nothing, finished).await
 }
 
-/// The guarded completion of a lease goes with the commit, in its round trip. Its row lock is held
-/// until the commit is visible, so that anybody who takes over waits for it.
+/// The guarded completion of a lease goes out with the commit, in one round trip. It holds its row lock
+/// until the commit is visible, so a takeover waits for it.
 async fn complete_with(
     store: &PostgresStore,
     mut transaction: PgTransaction,
@@ -173,7 +174,7 @@ async fn record_after_rollback(
     claim: &Claim,
     completion: &Completion,
 ) -> Ended {
-    // Nothing of the handler's is in the second transaction.
+    // The second transaction contains nothing from the handler.
     let mark = Mark::new();
     let made_room = ours(store)
         .steps([Step::RollBack, Step::BeginReadCommitted])
@@ -184,7 +185,7 @@ async fn record_after_rollback(
     let finished = finishing(&mut transaction, batch, Step::Finish).await;
     let sought = Sought::Record(claim, mark);
     match ended(store, transaction, Some(claim), sought, finished).await {
-        // The handler's writes are rolled back, whatever became of the record.
+        // The handler's writes are rolled back, with or without a record.
         Ended::Unknown(error) => Ended::Aborted(error),
         ended => ended,
     }
@@ -195,8 +196,8 @@ async fn roll_back_unrecorded(
     mut transaction: PgTransaction,
     claim: Option<&Claim>,
 ) -> Ended {
-    // A statement that the handler gave up comes first, and may wait for a lock, or for data that
-    // never come. Closing the session rolls back as well.
+    // A statement that the handler abandoned runs first. It may wait for a lock, or for data that
+    // never arrives. Closing the session rolls back as well.
     let bound = store.inner.recovery_timeout;
     let undone = tokio::time::timeout(bound, undo_ours(store, &mut transaction)).await;
     match undone {
@@ -214,14 +215,14 @@ async fn roll_back_unrecorded(
     }
 }
 
-/// The start of a finishing batch: the proof that the transaction is still ours. The savepoint dies
-/// with the transaction, whoever ends it, and then RELEASE fails; it fails in an aborted transaction
-/// too.
+/// The start of a finishing batch, which proves that the transaction is still ours. The savepoint ends
+/// with the transaction, no matter who ends that, and then RELEASE fails. It fails in an aborted
+/// transaction too.
 fn ours(store: &PostgresStore) -> Batch<'_> {
     Batch::new(store).steps([Step::ReleaseSavepoint])
 }
 
-/// Runs a finishing batch, whose step `told` returns the moment, and commits.
+/// Runs a finishing batch, and commits. Its step `told` returns the time.
 async fn finishing(
     transaction: &mut PgTransaction,
     batch: Batch<'_>,

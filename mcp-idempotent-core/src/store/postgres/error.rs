@@ -1,4 +1,4 @@
-//! What a database error means: lists of SQLSTATEs, never message text.
+//! What a database error means. It is read from lists of SQLSTATEs, never from message texts.
 
 use std::borrow::Cow;
 
@@ -6,14 +6,14 @@ use sqlx::{error::DatabaseError, postgres::PgDatabaseError};
 
 use crate::store::{StoreError, StoreErrorKind};
 
-/// Raised by our own statements on purpose, to answer through an error where sqlx gives no rows.
-/// They mean this only in a batch that has nothing but our statements in it.
+/// Errors that our own statements raise on purpose, because sqlx returns no rows there. They have these
+/// meanings only in a batch of nothing but our statements.
 pub(super) mod answer {
-    /// Division by zero: the lock of this very call is taken.
+    /// Division by zero: the lock of this exact call is taken.
     pub(in crate::store::postgres) const NO: &str = "22012";
     /// Logarithm of zero: the lock of the key is taken.
     pub(in crate::store::postgres) const KEY_BUSY: &str = "2201E";
-    /// The same error where a lease is completed: no row is under its token any more.
+    /// The same error when a lease is completed: no row has its token any more.
     pub(in crate::store::postgres) const FENCED: &str = KEY_BUSY;
     /// Square root of a negative number: there is a record.
     pub(in crate::store::postgres) const SEEN: &str = "2201F";
@@ -28,12 +28,12 @@ pub(super) const UNKNOWN_PREPARED_NAME: &str = "26000";
 pub(super) const DUPLICATE_PREPARED_NAME: &str = "42P05";
 const UNIQUE_VIOLATION: &str = "23505";
 
-/// The SQLSTATE, where the database answered at all.
+/// The SQLSTATE, if the database answered at all.
 pub(super) fn sqlstate(error: &sqlx::Error) -> Option<Cow<'_, str>> {
     error.as_database_error().and_then(DatabaseError::code)
 }
 
-/// Whether a prepared statement is not what it was taken for: unknown, or known already.
+/// Whether a prepared name was unknown, or already taken.
 pub(super) fn is_about_prepared_name(error: &sqlx::Error) -> bool {
     matches!(
         sqlstate(error).as_deref(),
@@ -41,7 +41,7 @@ pub(super) fn is_about_prepared_name(error: &sqlx::Error) -> bool {
     )
 }
 
-/// Whether a savepoint was asked for that is not there.
+/// Whether a savepoint did not exist.
 pub(super) fn is_about_savepoint(error: &sqlx::Error) -> bool {
     matches!(
         sqlstate(error).as_deref(),
@@ -49,7 +49,7 @@ pub(super) fn is_about_savepoint(error: &sqlx::Error) -> bool {
     )
 }
 
-/// Whether the primary key of our table refused a row.
+/// Whether our table's primary key refused a row.
 pub(super) fn is_our_unique_violation(error: &sqlx::Error, schema: &str) -> bool {
     error
         .as_database_error()
@@ -67,7 +67,7 @@ pub(super) fn is_serialization_failure(error: &sqlx::Error) -> bool {
     kind(error) == StoreErrorKind::Conflict
 }
 
-/// Whether the session is gone. After it the connection is good for nothing.
+/// Whether the session is gone. The connection is then useless.
 pub(super) fn is_connection_lost(error: &sqlx::Error) -> bool {
     match sqlstate(error) {
         Some(code) => is_end_of_session(&code),
@@ -97,7 +97,7 @@ pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
             // Lock timeout, statement cancelled.
             "55P03" | "57014" => StoreErrorKind::Busy,
             IN_FAILED_TRANSACTION => StoreErrorKind::Aborted,
-            // Missing tables, schemas, functions, columns, rights; a read-only database.
+            // Missing tables, schemas, functions, columns or rights; a read-only database.
             "42P01"
             | "3F000"
             | "42883"
@@ -109,7 +109,7 @@ pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
             | UNKNOWN_PREPARED_NAME
             | DUPLICATE_PREPARED_NAME => StoreErrorKind::Misconfigured,
             code if code.starts_with("28") => StoreErrorKind::Misconfigured,
-            // Insufficient resources (too many connections among them), system errors.
+            // Insufficient resources (such as too many connections), system errors.
             code if is_end_of_session(code) || code.starts_with("53") || code.starts_with("58") => {
                 StoreErrorKind::Unavailable
             }
@@ -128,7 +128,7 @@ pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
     }
 }
 
-/// An error of one of our own statements, with the remedy where there is one.
+/// An error from one of our own statements, with the remedy if there is one.
 pub(super) fn store_error(doing: &str, schema: &str, error: sqlx::Error) -> StoreError {
     let remedy = match sqlstate(&error).as_deref() {
         Some("42P01" | "3F000" | "42703") => format!(

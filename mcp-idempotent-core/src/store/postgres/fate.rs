@@ -1,8 +1,8 @@
 //! What became of a transaction whose finishing batch was stopped.
 //!
-//! From the moment that the COMMIT was sent, no error is believed: a pooler makes up errors of its
-//! own, under any SQLSTATE. What decides is whether the transaction can still be rolled back on its
-//! own connection ([`fate`]), and else a look at what was written ([`Sought`]).
+//! Once the COMMIT was sent, no error is believed, because a pooler can make up errors with any
+//! SQLSTATE. What counts is whether the transaction can still be rolled back on its own connection
+//! ([`fate`]). If it cannot, a look at what was written decides ([`Sought`]).
 
 use sqlx::{Row as _, postgres::PgRow};
 
@@ -22,12 +22,12 @@ use crate::{
     store::{Claim, Ended, StoreError, StoreErrorKind},
 };
 
-/// What stopped a finishing batch, and what the server had said by then.
+/// What stopped a finishing batch, and what the server had answered by then.
 #[derive(Debug)]
 pub(super) struct Stopped {
     error: sqlx::Error,
     commit_was_sent: bool,
-    /// The server had said that the transaction was ours when the batch reached it.
+    /// The server had confirmed that the transaction was still ours.
     was_ours: bool,
     transaction: TransactionId,
 }
@@ -56,7 +56,7 @@ impl Stopped {
         }
     }
 
-    /// Nothing stopped it, and its answer made no sense.
+    /// Nothing stopped it, but its answer made no sense.
     pub(super) fn unreadable(error: sqlx::Error) -> Self {
         Self {
             error,
@@ -66,7 +66,7 @@ impl Stopped {
         }
     }
 
-    /// Whether the savepoint was not found, or the transaction aborted: no pooler says so.
+    /// Whether the savepoint was missing, or the transaction aborted. No pooler says that.
     fn is_of_transaction(&self) -> bool {
         error::is_about_savepoint(&self.error)
             || error::sqlstate(&self.error).as_deref() == Some(error::IN_FAILED_TRANSACTION)
@@ -78,23 +78,23 @@ enum Fate {
     /// Nothing was committed. The connection, if it is still good, is at the start of an empty
     /// transaction.
     NotCommitted(Option<Session>),
-    /// The handler had ended it before.
+    /// The handler had already ended it.
     EndedByHandler(PgTransaction),
     /// It is over, and may have been committed.
     Open(Option<Session>),
 }
 
-/// What a transaction is, seen from its own connection.
+/// How a transaction stands, seen from its own connection.
 pub(super) enum Standing {
-    /// It was ours, with nothing committed, and is rolled back. An empty one is open.
+    /// It was ours, committed nothing, and is rolled back. An empty transaction is open.
     Undone(Timestamp),
-    /// There is none, or it is another one.
+    /// There is no transaction, or a different one.
     NotOurs,
-    /// The connection is not to be used any more.
+    /// Nobody knows. The connection must not be used any more.
     Unclear(sqlx::Error),
 }
 
-/// A finishing batch was stopped: finds out what that means.
+/// Finds out what it means that a finishing batch was stopped.
 pub(super) async fn stopped(
     store: &PostgresStore,
     transaction: PgTransaction,
@@ -109,9 +109,9 @@ pub(super) async fn stopped(
     }
 }
 
-/// What may be believed: once the COMMIT was sent, a transaction was not committed if its own
-/// connection can still roll it back, and ended by the handler if the server says so twice, for
-/// the RELEASE that began the batch and for a ROLLBACK TO after it. All else is open.
+/// Decides what may be believed once the COMMIT was sent. The transaction was not committed if its own
+/// connection can still roll it back. The handler had ended it if the server says so twice: for the
+/// RELEASE that began the batch, and for a later ROLLBACK TO. Everything else is open.
 async fn fate(store: &PostgresStore, mut transaction: PgTransaction, why: &Stopped) -> Fate {
     let bound = store.inner.recovery_timeout;
     let standing = async {
@@ -133,8 +133,8 @@ async fn fate(store: &PostgresStore, mut transaction: PgTransaction, why: &Stopp
     }
 }
 
-/// Rolls the transaction back if it is ours, aborted or not: the savepoint dies with it, whoever
-/// ends it.
+/// Rolls the transaction back if it is ours, aborted or not. The savepoint shows that: it ends with the
+/// transaction, no matter who ends that.
 pub(super) async fn undo_ours(store: &PostgresStore, transaction: &mut PgTransaction) -> Standing {
     let batch = Batch::new(store).steps([
         Step::RollBackToSavepoint,
@@ -150,8 +150,8 @@ pub(super) async fn undo_ours(store: &PostgresStore, transaction: &mut PgTransac
     }
 }
 
-/// As [`undo_ours`] if the savepoint was released: the transaction is ours if it is aborted. After
-/// the COMMIT, carried out or refused, no aborted transaction is open.
+/// Like [`undo_ours`], after the savepoint was released. The transaction is ours if it is aborted: after
+/// a COMMIT, carried out or refused, no aborted transaction is open.
 async fn undo_released(store: &PostgresStore, transaction: &mut PgTransaction) -> Standing {
     let batch = Batch::new(store).steps([Step::Ask]);
     let is_aborted = |error: &sqlx::Error| {
@@ -176,7 +176,7 @@ fn undone(answer: &Answer) -> Standing {
     }
 }
 
-/// Nothing was committed, which is proven; so the error may be read.
+/// It is proven that nothing was committed, so the error may be believed.
 async fn not_committed(
     store: &PostgresStore,
     session: Option<Session>,
@@ -242,8 +242,8 @@ async fn lost(store: &PostgresStore, mut session: Session, claim: &Claim) -> End
     }
 }
 
-/// The handler ended the transaction itself: whatever it did, the key is in doubt, unless a
-/// record exists. The session may carry settings of the handler's, so it is closed.
+/// The handler ended the transaction itself. Whatever it did, the key is in doubt, unless a record
+/// exists. The session may still have the handler's settings, so it is closed.
 pub(super) async fn ended_by_handler(
     store: &PostgresStore,
     mut transaction: PgTransaction,
@@ -253,7 +253,7 @@ pub(super) async fn ended_by_handler(
         return Ended::EndedByHandler;
     };
     let mark = transaction.mark;
-    // In full text: the handler may have removed the prepared names as well.
+    // Without prepared names, because the handler may have removed them too.
     let here = Batch::in_full(store).steps([Step::RollBack, Step::ResetRole]);
     let mut failure = doubt(here, claim, mark).run(&mut transaction).await.error;
     drop(transaction);

@@ -1,8 +1,8 @@
-//! Lease mode: a claim that is durable before the handler starts, and its guarded endings.
+//! Lease mode: a claim that is durable before the handler starts, and its guarded ends.
 //!
-//! A lease that has lapsed is in doubt, and stays so: its holder is fenced from the moment it ends,
-//! even while nobody else has touched the row. A caller may have been told by then that the outcome
-//! is unknown, and an operator may be looking at it.
+//! A lapsed lease is in doubt, and stays in doubt. Its holder is fenced from the moment it ends, even if
+//! nobody else has touched the row. By then a caller may have been told that the outcome is unknown, and
+//! an operator may be looking into it.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub(super) async fn claim(
             .begin_short()
             .call(Step::LookUp, &Argument::record(claim))
             .steps([Step::Commit]);
-        // Again where the record expired, or was given back, in between.
+        // Try again if the record has expired, or was released, in between.
         session = match refused_by(store, refused, refusal, look_up).await? {
             Told::Answer(answer) => return Ok(answer),
             Told::Again(session) => session,
@@ -99,8 +99,8 @@ enum Granted {
     Refused(Session, Refusal),
 }
 
-/// Runs `change`, whose `step` returns what a lease is made of, under the locks of the claim and in a
-/// durable transaction of its own.
+/// Runs `change` under the claim's locks, in a durable transaction of its own. Its `step` returns what a
+/// lease is made of.
 async fn grant<'s>(
     tries: &mut Tries<'s>,
     session: Session,
@@ -109,8 +109,8 @@ async fn grant<'s>(
     change: impl Fn(Batch<'s>) -> Batch<'s>,
 ) -> Result<Granted, StoreError> {
     let store = tries.store;
-    // If the change was committed although its answer was lost, the next try finds it in progress.
-    // Nobody runs under it, so it lapses into doubt.
+    // If the change was committed but its answer was lost, the next try finds it in progress. Nobody
+    // runs under that lease, so it lapses and is in doubt.
     let outcome = tries
         .run(session, Purpose::Commit, |batch, _| {
             let opened = batch.begin_short().steps([Step::Durably]);
@@ -122,7 +122,7 @@ async fn grant<'s>(
         Outcome::Refused(session, refusal) => return Ok(Granted::Refused(session, refusal)),
     };
     let Some(row) = answer.row(step) else {
-        // The record was not as the statement asked for.
+        // The record did not match the statement's conditions.
         return Ok(Granted::Refused(session, Refusal::RecordExists));
     };
     let lease =
@@ -136,8 +136,8 @@ fn granted(claim: &Claim, row: &PgRow) -> Result<Lease, sqlx::Error> {
     Ok(Lease::new(claim.id, token).after(origin, attempts(row, 2)?))
 }
 
-/// Durably, as a claim: after a crash of the server a lease must not end earlier than its holder was
-/// told, or another attempt would take over from one that rightly goes on.
+/// Renews durably, like a claim. After a crash of the server, a lease must not end earlier than its
+/// holder was told. Otherwise another attempt would take over from one that rightly goes on.
 pub(super) async fn renew(
     store: &PostgresStore,
     lease: &Lease,
@@ -178,9 +178,9 @@ pub(super) async fn abandon(store: &PostgresStore, lease: &Lease) -> Result<Leas
     change(store, lease, Some(Step::AtLeisure), Step::Abandon, &[]).await
 }
 
-/// One guarded statement: a row is changed under its own token or not at all. A lost answer is asked
-/// for again; only a release that keeps nothing cannot be told from a removal by somebody else, and
-/// then counts as fenced.
+/// Runs one guarded statement: it changes a row under the row's own token, or not at all. If the answer
+/// is lost, it asks again. A release that keeps nothing is an exception: it looks like a removal by
+/// somebody else, so it then counts as fenced.
 async fn change(
     store: &PostgresStore,
     lease: &Lease,
@@ -209,8 +209,8 @@ async fn change(
     Ok(at.map_or(LeaseEnd::Fenced, LeaseEnd::Done))
 }
 
-/// When a statement whose answer was lost had done its work: the record is as it would have left it,
-/// and nobody else can have done that under this token.
+/// Finds out when a statement whose answer was lost did its work: the record is as the statement would
+/// leave it, and nobody else can have done that under this token. `None` if it did not.
 async fn ended_as(
     tries: &mut Tries<'_>,
     session: Session,

@@ -1,5 +1,5 @@
-//! Values written into the text of a statement: hexadecimal digits of our own bytes, integers, and
-//! text in which nothing needs quoting.
+//! Values that are written into a statement's text: bytes as hexadecimal digits, integers, and text in
+//! which nothing needs quoting.
 
 use std::{borrow::Cow, fmt::Write as _, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     store::{Claim, Completion, Lease},
 };
 
-/// How much of a tool's name is kept, in characters.
+/// How many characters of a tool's name are kept.
 pub(super) const TOOL_LENGTH: usize = 255;
 
 /// A value for a parameter of one of our statements.
@@ -18,7 +18,7 @@ pub(super) enum Argument<'a> {
     Integer(i64),
     Boolean(bool),
     Bytes(&'a [u8]),
-    /// What [`plain`] makes of the text, at most so many characters.
+    /// The text as [`plain`] makes it, with at most this many characters.
     Plain(&'a str, usize),
     /// Any text without U+0000.
     AnyText(&'a str),
@@ -61,7 +61,7 @@ impl<'a> Argument<'a> {
         Self::Plain(&claim.call.tool, TOOL_LENGTH)
     }
 
-    /// The key's prefix, where it may be kept.
+    /// The key's prefix, if it may be kept.
     pub(super) fn prefix(claim: &'a Claim) -> Self {
         claim
             .key_prefix
@@ -75,7 +75,7 @@ impl<'a> Argument<'a> {
                 let _ = write!(sql, "{value}");
             }
             Self::Boolean(value) => sql.push_str(if value { "true" } else { "false" }),
-            // Whatever `standard_conforming_strings` says.
+            // This form is right with either value of `standard_conforming_strings`.
             Self::Bytes(bytes) => {
                 sql.push_str("E'\\\\x");
                 push_hex(sql, bytes);
@@ -116,8 +116,8 @@ fn push_hex(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Reads what `encode(…, 'hex')` wrote. A `bytea` as it is would come in the format that the session
-/// chose with `bytea_output`.
+/// Reads what `encode(…, 'hex')` wrote. A plain `bytea` would come in the format that the session chose
+/// with `bytea_output`.
 pub(super) fn unhex(text: &str) -> Result<Vec<u8>, sqlx::Error> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Ok(byte - b'0'),
@@ -130,8 +130,8 @@ pub(super) fn unhex(text: &str) -> Result<Vec<u8>, sqlx::Error> {
         .collect()
 }
 
-/// At most `limit` characters of `value`, with `?` for every one that would need quoting or that
-/// an encoding of the database might lack.
+/// At most `limit` characters of `value`. A `?` replaces each one that would need quoting, or that the
+/// database's encoding might lack.
 pub(super) fn plain(value: &str, limit: usize) -> Cow<'_, str> {
     if value.len() <= limit && value.bytes().all(is_plain) {
         return Cow::Borrowed(value);
@@ -150,7 +150,7 @@ fn is_plain(byte: u8) -> bool {
     (byte.is_ascii_graphic() || byte == b' ') && !matches!(byte, b'\'' | b'\\' | b'$')
 }
 
-/// Microseconds for an `interval`, at most a hundred years.
+/// A duration in microseconds, for an `interval`. At most a hundred years.
 pub(super) fn interval(duration: Duration) -> i64 {
     const LIMIT: i64 = 100 * 366 * 24 * 60 * 60 * 1_000_000;
     i64::try_from(duration.as_micros()).map_or(LIMIT, |micros| micros.min(LIMIT))

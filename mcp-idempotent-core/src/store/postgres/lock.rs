@@ -1,4 +1,4 @@
-//! The keys of the advisory locks, and what our transactions are known by.
+//! The keys of the advisory locks, and the marks by which our transactions are recognised.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -12,11 +12,11 @@ use sha2::{Digest, Sha256};
 
 use crate::store::Claim;
 
-/// Advisory locks are one space for the whole database: where in it those of one schema are.
+/// Places one schema's locks in the database, whose advisory locks share one space of numbers.
 ///
-/// Record id and fingerprint are hashes already, so eight of their bytes, moved by eight of a hash
-/// of the schema's, are as good as a hash of both. A collision makes two keys wait for each other,
-/// no more: the locks are only ever tried.
+/// Record id and fingerprint are already hashes. So eight of their bytes, combined with eight bytes of
+/// a hash of the schema's name, are as good as a hash of both. A collision only makes two keys wait for
+/// each other, because the locks are tried and never waited for.
 #[derive(Debug)]
 pub(super) struct Locks {
     call: i64,
@@ -41,7 +41,7 @@ impl Locks {
         }
     }
 
-    /// The lock of this very call: key, tool and arguments.
+    /// The lock of this exact call: key, tool and arguments.
     pub(super) fn of_call(&self, claim: &Claim) -> i64 {
         let [_version, digest @ ..] = claim.fingerprint.to_stored();
         self.call ^ first_eight(&digest)
@@ -52,7 +52,7 @@ impl Locks {
         self.key ^ first_eight(claim.id.as_bytes())
     }
 
-    /// The lock that a transaction without a claim is known by while it lives.
+    /// The lock by which a transaction without a claim is recognised while it is open.
     pub(super) fn of_transaction(&self, mark: Mark) -> i64 {
         self.transaction ^ mark.0
     }
@@ -63,8 +63,8 @@ fn first_eight(bytes: &[u8; 32]) -> i64 {
     i64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// What a transaction is known by in the record that it writes, or by its own lock. Below zero, so
-/// that it is never a fencing token.
+/// The number by which a transaction is recognised, in the record that it writes or by its own lock. It
+/// is below zero, so that it is never a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark(pub(super) i64);
 
@@ -77,10 +77,10 @@ impl Mark {
     }
 }
 
-/// The savepoint under which handlers write: it lives as long as the transaction, whoever ends it.
-/// The name is the store's own, so that no handler and no other store sets one like it by accident.
-/// It is the same for every call, because pg_stat_statements before Postgres 17 keeps an entry for
-/// each name.
+/// The name of the savepoint under which handlers write. The savepoint lives as long as the
+/// transaction, no matter who ends that. Each store has its own name, so that no handler and no other
+/// store uses it by accident. It is the same for every call, because pg_stat_statements before
+/// Postgres 17 keeps an entry for each name.
 pub(super) fn savepoint() -> String {
     format!("mcp_idempotent_{:016x}", RandomState::new().hash_one(0))
 }

@@ -1,4 +1,4 @@
-//! Looking a record up, and reading what was found.
+//! Looking up a record, and reading it.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -35,11 +35,11 @@ pub(super) async fn look_up(
     Ok(stored.map(|stored| stored.record))
 }
 
-/// What is known of a key, without taking its lock.
+/// What is known about a key. It does not take the key's lock.
 ///
-/// Taking the lock, if only to give it back, could make a concurrent call believe that its key is in
-/// use. So the server's table of locks is asked instead, and the records in a later statement: a lock
-/// that was given up in between has left its record visible.
+/// Taking the lock, even for a moment, could make a concurrent call believe that its key is in use. So
+/// the server's table of locks is read instead, and the records in a later statement. If a lock was
+/// released in between, its record is already visible.
 pub(super) async fn inspect(store: &PostgresStore, claim: &Claim) -> Result<Inspected, StoreError> {
     let failed = |error| store.error("the key's lock could not be looked up", error);
     let mut session = store.session().await?;
@@ -57,16 +57,16 @@ pub(super) async fn inspect(store: &PostgresStore, claim: &Claim) -> Result<Insp
     })
 }
 
-/// Whether a look-up removes a record that has expired.
+/// Whether a look-up removes an expired record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
     Leave,
-    /// For a claim that is to follow: inside a serializable transaction even looking for an expired
+    /// Removes it, for a claim that follows. In a serializable transaction, even looking for an expired
     /// record would make unrelated calls fail to serialise.
     Make,
 }
 
-/// Looks a record up on a connection outside any transaction, in one round trip.
+/// Looks up a record in one round trip, on a connection outside any transaction.
 pub(super) async fn look_up_on(
     tries: &mut Tries<'_>,
     mut session: Session,
@@ -74,7 +74,7 @@ pub(super) async fn look_up_on(
     room: Room,
 ) -> Result<(Session, Option<Stored>), StoreError> {
     let store = tries.store;
-    // A serializable look-up would be one more party to others' conflicts.
+    // A serializable look-up would take part in other calls' conflicts.
     let in_transaction = room == Room::Make || store.is_serializable();
     if !in_transaction {
         match look_up_bound(store, &mut session, claim).await {
@@ -105,9 +105,9 @@ pub(super) async fn look_up_on(
     Ok((session, row.map_err(|error| tries.failed(error))?))
 }
 
-/// Looks a record up by a statement of sqlx's, whose values are bound: the cheapest way there is
-/// where a look-up has a round trip to itself. `None` if that way is closed: behind a pooler such a
-/// statement, whose name is no hash, may be anybody's.
+/// Looks up a record with one of sqlx's own statements, with bound values. It is the cheapest way if a
+/// look-up has a round trip to itself. `None` if it must not be used: the name of such a statement is not
+/// a hash, so behind a pooler it may be anybody's.
 async fn look_up_bound(
     store: &PostgresStore,
     connection: &mut PgConnection,
@@ -127,15 +127,15 @@ async fn look_up_bound(
         .await;
     match found {
         Ok(row) => {
-            // A pool that keeps no statements prepares this one each time, for another round
-            // trip, and leaves it with the server.
+            // A pool that keeps no statements prepares this one every time, which takes one more
+            // round trip and leaves the statement on the server.
             if connection.cached_statements_size() == 0 {
                 bound.store(false, Ordering::Relaxed);
             }
             row.as_ref().map(Stored::read).transpose().map(Some)
         }
-        // sqlx's statements are gone (`DEALLOCATE ALL`), or another session's (a pooler). The other
-        // way finds out which.
+        // sqlx's statements are gone (`DEALLOCATE ALL`), or belong to another session (a pooler). The
+        // other way finds out which.
         Err(error) if error::is_about_prepared_name(&error) => {
             names_last.store(false, Ordering::Relaxed);
             connection.clear_cached_statements().await?;
@@ -145,7 +145,7 @@ async fn look_up_bound(
     }
 }
 
-/// A record with the token or mark that it was written under.
+/// A record, and the token or mark under which it was written.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) record: Record,
@@ -168,7 +168,7 @@ impl Stored {
             2 => RecordState::InDoubt {
                 token: row.try_get(5)?,
                 attempts: attempts(row, 6)?,
-                // A record that somebody wrote by hand may not say.
+                // A record that somebody wrote by hand may not have it.
                 since: moment_at(row)?.unwrap_or(Timestamp::from_micros(0)),
             },
             _ => RecordState::Expired,
@@ -180,8 +180,8 @@ impl Stored {
     }
 }
 
-/// Whether a row came from `look_up_bound.sql`, with bytes and moments as the server keeps them, and
-/// not from `look_up.sql`, with hexadecimal digits and microseconds.
+/// Whether a row came from `look_up_bound.sql`, with bytes and times as the server keeps them. Otherwise
+/// it came from `look_up.sql`, with hexadecimal digits and microseconds.
 fn is_bound(row: &PgRow) -> Result<bool, sqlx::Error> {
     Ok(row.try_get_raw(0)?.format() == PgValueFormat::Binary)
 }
@@ -206,7 +206,7 @@ fn lease_remaining(row: &PgRow) -> Result<Duration, sqlx::Error> {
     Ok(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
 }
 
-/// When it was completed, or since when it is in doubt.
+/// When the record was completed, or since when it has been in doubt.
 fn moment_at(row: &PgRow) -> Result<Option<Timestamp>, sqlx::Error> {
     /// 2000-01-01, from which Postgres counts, in microseconds of the Unix epoch.
     const EPOCH: i64 = 946_684_800_000_000;
@@ -220,7 +220,7 @@ fn moment_at(row: &PgRow) -> Result<Option<Timestamp>, sqlx::Error> {
     Ok(micros.map(Timestamp::from_micros))
 }
 
-/// A count of attempts.
+/// Reads the number of attempts.
 pub(super) fn attempts(row: &PgRow, column: usize) -> Result<u32, sqlx::Error> {
     let attempts: i32 = row.try_get(column)?;
     Ok(u32::try_from(attempts).unwrap_or(1))

@@ -3,21 +3,21 @@
 //! # How a claim goes
 //!
 //! 1. One round trip opens the transaction, tries the advisory locks of this call and of its key,
-//!    and looks for a record. What is found is answered; nothing ever waits for a lock.
+//!    and looks for a record. If it finds one, that is the answer. It never waits for a lock.
 //! 2. The set-up hook, then the handler, run on that connection.
 //! 3. One round trip checks that the transaction is still the one that was opened, inserts the
 //!    finished record and commits.
 //!
 //! Correctness rests on the primary key and on that one transaction: the record and the handler's
-//! writes commit together, and only one record per key can. The advisory locks only keep handlers
-//! from running for nothing.
+//! writes commit together, and only one record per key can commit. The advisory locks only spare
+//! handlers from running in vain.
 //!
 //! # What the database needs
 //!
 //! Postgres 12 or later. [`PostgresStore::migrate`] creates the tables;
-//! [`PostgresStore::migration_sql`] gives the SQL to whoever may. The role that calls (and every
-//! role that the [set-up hook](PostgresStoreBuilder::with_on_begin) switches to) needs, for the
-//! default schema:
+//! [`PostgresStore::migration_sql`] returns the SQL for somebody who has the rights. With the default
+//! schema, the server's role (and every role that the
+//! [set-up hook](PostgresStoreBuilder::with_on_begin) switches to) needs:
 //!
 //! ```sql
 //! GRANT USAGE ON SCHEMA mcp_idempotent TO app;
@@ -26,8 +26,8 @@
 //! GRANT SELECT ON mcp_idempotent.migrations TO app; -- for `verify`
 //! ```
 //!
-//! Who only lists and shows records needs `USAGE` on the schema and `SELECT` on `records`; who
-//! resolves them needs `UPDATE` on `records` and `USAGE` on the sequence `tokens` as well:
+//! To list and show records, an operator needs `USAGE` on the schema and `SELECT` on `records`. To
+//! resolve them, also `UPDATE` on `records` and `USAGE` on the sequence `tokens`:
 //!
 //! ```sql
 //! GRANT USAGE ON SCHEMA mcp_idempotent TO operator;
@@ -38,53 +38,55 @@
 //! # The savepoint
 //!
 //! A handler runs under a savepoint of ours, which the opening round trip sets last. It lives exactly
-//! as long as the transaction, whoever ends it and however. The finishing round trip begins with its
-//! `RELEASE`, which fails if the handler has ended the transaction; and as long as a `ROLLBACK TO` it
-//! succeeds, nothing was committed. For the handler the rules of subtransactions hold:
+//! as long as the transaction, no matter who ends that, or how. The finishing round trip begins with
+//! its `RELEASE`, which fails if the handler has ended the transaction. As long as a `ROLLBACK TO` it
+//! succeeds, nothing was committed. So the handler runs in a subtransaction:
 //!
 //! - A call that writes uses up two transaction numbers, its own and the savepoint's.
 //! - `SET TRANSACTION READ ONLY` lasts until the handler returns. A result above
 //!   [`PostgresStore::INLINE_RESULT_BYTES`] cannot be recorded after it: the call is rolled back.
 //! - `pg_export_snapshot` is refused.
-//! - Of its own savepoints a handler may use any number, by any name; each counts towards the 64
-//!   open subtransactions that a session announces to the others cheaply.
+//! - A handler may use any number of savepoints of its own, with any names. Each counts towards the
+//!   64 open subtransactions that Postgres tracks cheaply for a session.
 //!
 //! # What a handler must not do with the connection
 //!
 //! A nested `begin` is a savepoint and harmless. `COMMIT`, `ROLLBACK`, `BEGIN` or `PREPARE
-//! TRANSACTION` as raw SQL is noticed at the end and leaves the key in doubt. The exception: where a
-//! handler commits and its session is lost before it returns, nothing is left that would tell, and
-//! the call is answered as not committed. `DEALLOCATE ALL` takes our prepared statements away; the
-//! call is then rolled back. `RESET ALL` removes our idle timeout for the transaction, no more; it
+//! TRANSACTION` as raw SQL is noticed at the end, and leaves the key in doubt. There is one exception:
+//! if a handler commits and its session is lost before it returns, nothing is left that could tell,
+//! and the call is answered as not committed. `DEALLOCATE ALL` removes our prepared statements, and
+//! the call is then rolled back. `RESET ALL` only removes our idle timeout for the transaction; it
 //! does not count as ending it.
 //!
-//! A statement that the handler gave up (a dropped future) is waited for before the transaction is
-//! finished. Where it fails, the transaction is aborted, and so is the call.
+//! If the handler abandoned a statement (dropped its future), the store waits for that statement
+//! before it finishes the transaction. If the statement fails, the transaction is aborted, and so is
+//! the call.
 //!
 //! # What is believed
 //!
-//! An error of a statement that somebody gave up is read before we send anything, so it is never
-//! taken for an answer of ours. Once a COMMIT was sent, no error says by its code that nothing was
-//! committed: a pooler may have made it up. What says so is the transaction itself, when its own
-//! connection can still roll it back; else a look at the record under the key's lock, on that
-//! connection or a new one. A call that leaves no record is of unknown outcome then, unless the
-//! server says that its transaction was rolled back.
+//! The error of an abandoned statement is read before we send anything, so it is never taken for an
+//! answer to us. After a COMMIT was sent, no error code proves that nothing was committed, because a
+//! pooler may have made it up. There are two proofs: the transaction can still be rolled back on its
+//! own connection, or a look at the record under the key's lock, on that connection or a new one. For
+//! a call that leaves no record, the outcome is then unknown, unless the server says that its
+//! transaction was rolled back.
 //!
 //! # Where results can show
 //!
-//! A result below [`PostgresStore::INLINE_RESULT_BYTES`], and in lease mode every result, travels in
-//! the text of a statement, so a server that logs statements, and sqlx at its debug level, log it.
+//! A result of at most [`PostgresStore::INLINE_RESULT_BYTES`], and every result in lease mode, is part
+//! of a statement's text. So it is logged by a server that logs statements, and by sqlx at its debug
+//! level.
 //!
 //! # A transaction under a lease
 //!
 //! A lease that is completed together with a transaction ([`End::Complete`]) is guarded by one
-//! UPDATE in that transaction. Above READ COMMITTED a renewal of the lease that was committed after
-//! the transaction's first statement makes that UPDATE fail to serialise: nothing is committed, and
-//! the answer is [`Ended::Aborted`]. Begin such a transaction after the outside call and keep it
-//! short, or leave it at READ COMMITTED.
+//! UPDATE in that transaction. Above READ COMMITTED, that UPDATE cannot be serialised if a renewal of
+//! the lease was committed after the transaction's first statement: nothing is committed, and the
+//! answer is [`Ended::Aborted`]. Begin such a transaction after the outside call and keep it short, or
+//! leave it at READ COMMITTED.
 
-// A first call passes `claim` (its batch is run by `tries`) and `end`. Both write a `batch`, whose
-// statements are in `sql/`, for a `connection` of the `store`. All else is for what goes wrong, for
+// A first call passes `claim` (whose batch `tries` runs) and `end`. Both write a `batch`, whose
+// statements are in `sql/`, for a `connection` of the `store`. All other files are for failures, for
 // lease mode, and for operators.
 mod batch;
 mod builder;

@@ -1,4 +1,5 @@
-//! The operator's hand. Nothing of it is prepared, and no role of a caller needs its rights.
+//! What an operator can do. These statements are not prepared, and a server's role does not need the
+//! rights for them.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ impl OperatorStore for PostgresStore {
         let status = query.status.map_or("true", stands);
         let mut wanted = self.inner.statements.fill(status);
         if let Some(tool) = &query.tool {
-            // As it was written.
+            // In the form in which it was stored.
             wanted.push_str(" AND tool = ");
             Argument::Plain(tool, TOOL_LENGTH).push_to(&mut wanted);
         }
@@ -49,7 +50,7 @@ impl OperatorStore for PostgresStore {
         Ok(read(self, response, &wanted, "").await?.pop())
     }
 
-    /// One guarded statement: the token keeps a resolution from being made twice.
+    /// Runs one guarded statement. The token prevents a second resolution.
     async fn resolve(
         &self,
         id: RecordId,
@@ -117,7 +118,7 @@ async fn read(
     order: &str,
 ) -> Result<Vec<RecordInfo>, StoreError> {
     let statements = &store.inner.statements;
-    // What the caller wrote comes last: it may look like a placeholder.
+    // The caller's own text goes in last, because it may look like a placeholder.
     let text = statements
         .text(Step::List)
         .replace("{response}", response)
@@ -135,8 +136,8 @@ async fn read(
     infos.map_err(|error| tries.failed(error))
 }
 
-/// Where a record stands, as a condition. The one for what is not completed implies the predicate of
-/// the index `records_open`.
+/// The condition for a record's status. The one for records that are not completed implies the predicate
+/// of the index `records_open`.
 const fn stands(status: RecordStatus) -> &'static str {
     match status {
         RecordStatus::InProgress => "state = 0 AND lease_until > clock.now",

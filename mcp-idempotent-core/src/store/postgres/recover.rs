@@ -25,19 +25,18 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// What a transaction was to commit, and how it is asked after.
+/// What a transaction was meant to commit, and how to find out whether it did.
 #[derive(Clone, Copy)]
 pub(super) enum Sought<'a> {
     /// A record with this mark, under the key's lock.
     Record(&'a Claim, Mark),
-    /// A lease's completion, under the lock of the transaction with this mark, which it holds from
-    /// its beginning.
+    /// A lease's completion. The transaction with this mark holds its own lock from its beginning.
     Completion(&'a Lease, Mark),
-    /// No record; what the server says of the transaction itself.
+    /// No record. The server is asked about the transaction itself.
     Nothing,
 }
 
-/// What the server said of a transaction's number.
+/// What the server said about a transaction's number.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TransactionId {
     Is(i64),
@@ -48,18 +47,18 @@ pub(super) enum TransactionId {
 
 /// What one look showed.
 enum Look {
-    /// How it ended; nothing was committed where nothing tells.
+    /// How it ended. `None` means that nothing was committed.
     Settled(Option<Ended>),
     /// It cannot be found out.
     Never(&'static str),
-    /// The lock is held, the server is no primary, or it could not be asked.
+    /// The lock is held, the server is not a primary, or it could not be asked.
     NotYet(String),
 }
 
-/// On the primary, obtains the lock (the session that was lost holds it until its commit is visible
-/// or rolled back) and, in a later statement, looks at what was to be written. It does so on `kept`
-/// if that connection still answers, then on new ones. With the lock in hand it does not matter which
-/// session that is.
+/// Takes the lock on the primary, and in a later statement looks for what was to be written. The lost
+/// session holds the lock until its commit is visible or rolled back. The first try is on `kept`, if
+/// that connection still answers, and later ones on new connections. With the lock taken, it does not
+/// matter which session asks.
 pub(super) async fn find_out(
     store: &PostgresStore,
     sought: Sought<'_>,
@@ -179,7 +178,7 @@ fn read(sought: Sought<'_>, answer: &Answer) -> Result<Look, sqlx::Error> {
     }
 }
 
-/// The record decides: this transaction's own, or that of another call.
+/// The record decides. It is this transaction's own, or another call's.
 fn recorded(row: Option<&PgRow>, mark: Mark) -> Result<Look, sqlx::Error> {
     let Some(row) = row else {
         return Ok(Look::Settled(None));
@@ -195,7 +194,7 @@ fn recorded(row: Option<&PgRow>, mark: Mark) -> Result<Look, sqlx::Error> {
 fn completed(row: Option<&PgRow>, lease: &Lease) -> Result<Look, sqlx::Error> {
     const COMPLETED: i32 = 1;
     let Some(row) = row else {
-        // Completed and swept since, or fenced: who knows.
+        // It was completed and has been swept, or it was fenced. Nothing tells which.
         return Ok(Look::NotYet("the record is gone".to_owned()));
     };
     if row.try_get::<i64, _>(0)? != lease.token {
@@ -207,8 +206,8 @@ fn completed(row: Option<&PgRow>, lease: &Lease) -> Result<Look, sqlx::Error> {
     }))
 }
 
-/// That it was rolled back may be believed. That a transaction with this number was committed may
-/// be said by a server that took over, of a transaction of its own.
+/// "Aborted" may be believed. "Committed" may come from a server that took over, and be about a
+/// transaction of its own with the same number.
 fn status(row: &PgRow) -> Result<Look, sqlx::Error> {
     Ok(match row.try_get::<Option<&str>, _>(0)? {
         Some("aborted") => Look::Settled(None),

@@ -1,4 +1,4 @@
-//! The schema: its name, its migrations, and whether all is as it must be.
+//! The schema: its migrations, and the check of its tables.
 
 use sqlx::Row as _;
 
@@ -13,7 +13,7 @@ const MIGRATIONS: &[(i32, &str)] = &[(
     include_str!("../../../migrations/postgres/0001_records.sql"),
 )];
 
-/// The lock under which migrations run, as in [`Step::MigrationLock`].
+/// The lock under which migrations run, the same as in [`Step::MigrationLock`].
 const MIGRATION_LOCK: &str = "SELECT pg_catalog.pg_advisory_xact_lock(1835233385, 1)";
 
 /// The SQL of every migration above `applied`.
@@ -27,8 +27,8 @@ fn migrations_above(schema: &SchemaName, applied: i32) -> String {
 }
 
 impl PostgresStore {
-    /// The SQL that [`migrate`](Self::migrate) runs, for a schema of this name, for those who
-    /// apply it by hand. It may be run again.
+    /// The SQL that [`migrate`](Self::migrate) runs, for a schema with this name. Use it to apply
+    /// migrations by hand. It may be run more than once.
     ///
     /// # Errors
     ///
@@ -42,13 +42,13 @@ impl PostgresStore {
         ))
     }
 
-    /// Creates the schema and brings its tables to this version. Safe to run from any number of
-    /// processes at once, and again. Needs the right to create in the database, or an existing
-    /// schema that the role owns.
+    /// Creates the schema, and brings its tables to this version. Any number of processes may run it at
+    /// the same time, and more than once. It needs the right to create schemas in the database, or an
+    /// existing schema that the role owns.
     ///
     /// # Errors
     ///
-    /// The database could not be asked, or refused. Nothing was changed: it is one transaction.
+    /// The database could not be asked, or refused. Nothing was changed, because it is one transaction.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let schema = &self.inner.schema;
         let fail = |error| self.error("the migration failed", error);
@@ -87,17 +87,17 @@ impl PostgresStore {
         answer.one(Step::Version)?.try_get(0)
     }
 
-    /// Checks, without any right to create, that the tables are of this version, that the role
-    /// may use them, and that the database can be written to.
+    /// Checks that the tables have this version, that the role may use them, and that the database can
+    /// be written to. It needs no right to create anything.
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Misconfigured`] with the remedy; or the database could not be asked.
+    /// [`StoreErrorKind::Misconfigured`], with the remedy. Or the database could not be asked.
     pub async fn verify(&self) -> Result<(), StoreError> {
         let schema = &self.inner.schema;
         let fail = |error| self.error("the check of the tables failed", error);
         let mut session = self.session().await?;
-        // `COMMIT AND CHAIN`.
+        // The first version with `COMMIT AND CHAIN`.
         const OLDEST_SERVER: u32 = 12_00_00;
         if session
             .server_version_num()

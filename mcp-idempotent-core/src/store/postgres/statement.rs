@@ -1,9 +1,9 @@
-//! Our statements. Their texts are in `sql/`, one file each, with the parameters in its first lines;
-//! pieces that several share are in `sql/part/`.
+//! Our statements. Their texts are in `sql/`, one file each, with the parameters in the first lines.
+//! Pieces that several of them share are in `sql/part/`.
 //!
-//! Every call waits for what the server does with them, so each is as cheap as it can be. What counts
-//! there (measured in instructions): each EXECUTE, each parameter, and each column of a result or of a
-//! target list has its price; a condition costs less than a column.
+//! Every call waits while the server runs them, so each is as cheap as possible. Measured in the
+//! server's instructions, these cost: each EXECUTE, each parameter, and each column of a result or a
+//! target list. A condition costs less than a column.
 
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 
@@ -38,11 +38,11 @@ macro_rules! steps {
 /// How a step is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// By its prepared name, where names are in use.
+    /// By its prepared name, if names are used.
     Prepared,
-    /// In full; rare, or no part of a call.
+    /// In full. It is rare, or not part of a call.
     InFull,
-    /// In full; its text is its name.
+    /// In full. Its text is its name.
     Control,
 }
 
@@ -95,8 +95,8 @@ steps! {
         BeginReadCommitted = "BEGIN ISOLATION LEVEL READ COMMITTED",
         BeginReadOnly = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY",
         LockTimeout = "SET LOCAL lock_timeout = {lock_timeout}",
-        // Losing a completion in a crash of the server turns a finished call into one in doubt, which
-        // is safe, so it need not wait for the disk.
+        // If a crash of the server loses a completion, a finished call is in doubt. That is safe, so
+        // the completion does not wait for the disk.
         AtLeisure = "SET LOCAL synchronous_commit = off",
         Savepoint = "SAVEPOINT {savepoint}",
         ReleaseSavepoint = "RELEASE {savepoint}",
@@ -108,7 +108,7 @@ steps! {
         ResetRole = "RESET ROLE",
         Moment = "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint",
         Ask = "SELECT 1",
-        // In the space of two numbers, so that it never meets the lock of a key.
+        // Locks with two numbers have a space of their own, so it never meets a key's lock.
         MigrationLock = "SELECT pg_catalog.pg_advisory_xact_lock(1835233385, 1)",
         Prepare = "PREPARE",
         Script = "script",
@@ -121,8 +121,8 @@ macro_rules! part {
     };
 }
 
-/// Pieces of statements. Where one compares with a moment, `{now}` is that moment. A piece may hold
-/// pieces that come after it.
+/// Pieces of statements. `{now}` is the time with which a piece compares. A piece may contain pieces
+/// that come later in this list.
 const PARTS: &[(&str, &str, &str)] = &[
     ("{set_up}", part!("set_up"), ""),
     ("{try_locks}", part!("try_locks"), ""),
@@ -139,15 +139,15 @@ const PARTS: &[(&str, &str, &str)] = &[
     ("{in_doubt_until}", part!("in_doubt_until"), ""),
 ];
 
-/// When the message reached the server: one reading for the whole statement, also at the end of a long
-/// transaction.
+/// When the message reached the server. It is one reading for the whole statement, even at the end of a
+/// long transaction.
 const ARRIVAL: &str = "pg_catalog.statement_timestamp()";
 const NOW: &str = "pg_catalog.clock_timestamp()";
 
-/// What is written into the texts when a store is built.
+/// The values that are written into the texts when a store is built.
 #[derive(Debug)]
 pub(super) struct Values<'a> {
-    /// Quoted.
+    /// In quotes.
     pub(super) schema: &'a str,
     pub(super) isolation: &'a str,
     pub(super) savepoint: &'a str,
@@ -170,10 +170,10 @@ struct Statement {
 pub(super) struct Statements {
     /// In the order of [`Step`].
     all: Vec<Statement>,
-    /// Starts every prepared name: a hash of schema and texts, so that two stores on one connection, or
-    /// two versions behind one pooler, never run each other's statements.
+    /// The start of every prepared name. It contains a hash of schema and texts, so that two stores on
+    /// one connection, or two versions behind one pooler, never run each other's statements.
     prefix: String,
-    /// Placeholders and what stands for them.
+    /// Placeholders and their values.
     fills: Vec<(&'static str, String)>,
 }
 
@@ -192,7 +192,7 @@ impl Statements {
             ("{isolation}", values.isolation.to_owned()),
             ("{savepoint}", values.savepoint.to_owned()),
             ("{idle_timeout}", millis(values.idle_timeout).to_string()),
-            // Zero would be no bound.
+            // Zero would mean no limit.
             (
                 "{lock_timeout}",
                 millis(values.lock_timeout).max(1).to_string(),
@@ -220,7 +220,7 @@ impl Statements {
         statements
     }
 
-    /// Writes the values and pieces of this store into a text.
+    /// Fills this store's values and pieces into a text.
     pub(super) fn fill(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (placeholder, value) in &self.fills {
@@ -240,12 +240,12 @@ impl Statements {
         Arc::clone(&self.of(step).text)
     }
 
-    /// Whether a step is called by its name, where names are in use.
+    /// Whether a step is called by its name, if names are used.
     pub(super) fn has_name(&self, step: Step) -> bool {
         self.of(step).kind == Kind::Prepared
     }
 
-    /// What prepares them for the session.
+    /// The statements that prepare them in a session.
     pub(super) fn preparations(&self) -> impl Iterator<Item = String> {
         let named = |statement: &&Statement| statement.kind == Kind::Prepared;
         self.all.iter().filter(named).map(|statement| {
@@ -258,7 +258,7 @@ impl Statements {
         })
     }
 
-    /// Writes a call of one, by its prepared name or in full.
+    /// Writes the call of one statement, by its prepared name or in full.
     pub(super) fn push(
         &self,
         sql: &mut String,
@@ -343,7 +343,7 @@ mod tests {
             let count = (1..10)
                 .take_while(|number| text.contains(&format!("${number}")))
                 .count();
-            // What sqlx binds has no types of ours.
+            // Statements that sqlx binds do not declare types here.
             if *kind == Kind::Prepared || !parameters.is_empty() {
                 assert_eq!(parameters.len(), count, "{name}");
             }

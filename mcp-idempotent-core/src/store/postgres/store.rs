@@ -1,4 +1,4 @@
-//! The store: its settings, what it has learned of the database, and its connections.
+//! The store: its settings, what it has learned about the database, and its connections.
 
 use std::{
     fmt,
@@ -44,19 +44,19 @@ pub(super) struct Inner {
     pub(super) on_begin: Option<OnBegin>,
     pub(super) statements: Statements,
     pub(super) locks: Locks,
-    /// Prepared names are in use; cleared for good when they turn out not to last.
+    /// Whether prepared names are used. Cleared for good if they turn out not to last.
     pub(super) prepared: AtomicBool,
-    /// A prepared name was seen to outlive the transaction that it was made before, so that
-    /// statements of sqlx's may be relied on too.
+    /// A prepared name was seen to last beyond a transaction, so sqlx's own prepared statements can
+    /// be relied on too.
     pub(super) names_last: AtomicBool,
-    /// Cleared for good where the pool keeps no statements of sqlx's.
+    /// Cleared for good if the pool's connections keep none of sqlx's statements.
     pub(super) bound: AtomicBool,
     /// A transaction was seen to be serializable.
     pub(super) serializable: AtomicBool,
 }
 
-/// The isolation level of a handler's transaction. It is put inside BEGIN, because Postgres
-/// refuses to change it after the first statement (in the set-up hook, for instance).
+/// The isolation level of a handler's transaction. It is part of BEGIN, because Postgres does not allow
+/// a change after the first statement (in the set-up hook, for instance).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "SQL has exactly these")]
 pub enum Isolation {
@@ -64,8 +64,8 @@ pub enum Isolation {
     ReadCommitted,
     /// REPEATABLE READ.
     RepeatableRead,
-    /// SERIALIZABLE. Records are then looked up before the transaction, which costs a round trip:
-    /// inside it the look-up would make unrelated calls fail to serialise.
+    /// SERIALIZABLE. Records are then looked up before the transaction, which costs a round trip.
+    /// Inside it, the look-up would make unrelated calls fail to serialise.
     Serializable,
 }
 
@@ -82,17 +82,17 @@ impl PostgresStore {
     /// How long a handler may leave its transaction idle before the server ends the session:
     /// 60 seconds.
     pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-    /// How long is spent on finding out what became of a commit whose answer was lost:
+    /// How long the store tries to find out what became of a commit whose answer was lost:
     /// 10 seconds.
     pub const DEFAULT_RECOVERY_TIMEOUT: Duration = Duration::from_secs(10);
     /// How long a statement of lease mode, or of an operator, waits for a lock that somebody else
     /// holds on our table or on a record: 5 seconds.
     pub const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-    /// Results up to this size travel in the statement that commits; larger ones are bound, for
-    /// one more round trip.
+    /// Results up to this size are part of the statement that commits. Larger ones are bound, which
+    /// takes one more round trip.
     pub const INLINE_RESULT_BYTES: usize = 4096;
 
-    /// A connection of the pool, within the bound, under the pool's own settings.
+    /// Takes a connection from the pool, within the time limit. The pool's own settings apply.
     pub(super) async fn session(&self) -> Result<Session, StoreError> {
         let bound = self.inner.acquire_timeout;
         match tokio::time::timeout(bound, self.inner.pool.acquire()).await {
@@ -111,7 +111,7 @@ impl PostgresStore {
         error::store_error(doing, self.inner.schema.as_str(), error)
     }
 
-    /// Whether our statements are called by their prepared names.
+    /// Whether statements are called by their prepared names.
     pub(super) fn prepared(&self) -> bool {
         self.inner.prepared.load(Ordering::Relaxed)
     }

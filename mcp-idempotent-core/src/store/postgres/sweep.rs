@@ -1,4 +1,4 @@
-//! Removing expired records in small batches that wait for nobody.
+//! Removes expired records in small batches, which wait for nobody.
 
 use super::{batch::Batch, literal::Argument, statement::Step, store::PostgresStore};
 use crate::store::StoreError;
@@ -16,7 +16,7 @@ pub(super) async fn sweep(store: &PostgresStore, limit: u32) -> Result<u64, Stor
                 return Ok(swept);
             }
             let changed = sweep_batch(store, step, size).await?;
-            // A renewed one is only looked at later.
+            // A renewed record is only moved on, to be looked at later.
             if step != Step::SweepRenewed {
                 swept += changed;
             }

@@ -11,19 +11,19 @@ use super::{
 };
 use crate::store::{StoreError, StoreErrorKind};
 
-/// What a batch is for, which says how it may be repeated.
+/// What a batch is for. This decides how it may be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// It opens a handler's transaction, and commits nothing.
     Open,
     /// It reads, and may be repeated at will.
     Read,
-    /// It is a transaction of its own that ends in COMMIT. It may be repeated after an error too, but
-    /// from then on may have been committed before.
+    /// It is a whole transaction that ends in COMMIT. It may be repeated after an error too, but from
+    /// then on an earlier try may have been committed.
     Commit,
 }
 
-/// How a batch that came to an end was answered.
+/// How a batch ended.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Through(Session, Answer),
@@ -31,7 +31,7 @@ pub(super) enum Outcome {
     Refused(Session, Refusal),
 }
 
-/// What a batch says by raising an error.
+/// What a batch tells us by raising an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     SameCallRuns,
@@ -52,7 +52,7 @@ enum Obstacle {
 }
 
 impl Outcome {
-    /// Of a batch that has no step that refuses.
+    /// For a batch in which no step refuses.
     pub(super) fn through(self) -> (Session, Answer) {
         match self {
             Self::Through(session, answer) => (session, answer),
@@ -62,8 +62,8 @@ impl Outcome {
 }
 
 impl Obstacle {
-    /// Reads the error of a batch that holds nothing but our own statements. Where `stopped_at` is not
-    /// known, the codes that they raise on purpose differ.
+    /// Reads the error of a batch that has only our own statements. If `stopped_at` is unknown, the
+    /// codes that these raise on purpose still tell them apart.
     fn of(error: sqlx::Error, stopped_at: Option<Step>) -> Self {
         use Step::{Held, Open, OpenUnlessSerializable, Primary, Seen, TryLock};
         match (error::sqlstate(&error).as_deref(), stopped_at) {
@@ -86,19 +86,19 @@ impl Obstacle {
     }
 }
 
-/// The tries at one thing, on as many connections as it takes.
+/// The tries at one task, on as many connections as it takes.
 #[derive(Debug)]
 pub(super) struct Tries<'s> {
     pub(super) store: &'s PostgresStore,
     doing: &'static str,
     left: u32,
     last: Option<sqlx::Error>,
-    /// A batch that was to be committed had no answer that can be believed.
+    /// A batch with a COMMIT had no answer that can be believed.
     pub(super) may_be_committed: bool,
 }
 
 impl<'s> Tries<'s> {
-    /// For one claim: a look-up of its own counts as a try.
+    /// The most tries for one claim. Its look-up counts as one.
     const LIMIT: u32 = 8;
 
     pub(super) fn new(store: &'s PostgresStore, doing: &'static str) -> Self {
@@ -115,15 +115,15 @@ impl<'s> Tries<'s> {
         self.store.error(self.doing, error)
     }
 
-    /// Runs the batch that `write` makes, deals with what is in its way (statements that are not
-    /// prepared, a lost connection, a refusal to serialise), and runs it again.
+    /// Runs the batch that `write` makes. If something is in its way (statements that are not
+    /// prepared, a lost connection, a refusal to serialise), it removes that and runs the batch again.
     pub(super) async fn run(
         &mut self,
         mut session: Session,
         purpose: Purpose,
         mut write: impl FnMut(Batch<'s>, &Session) -> Batch<'s>,
     ) -> Result<Outcome, StoreError> {
-        // How often our names were unknown on this connection.
+        // How often our prepared names were unknown on this connection.
         let mut unprepared = 0;
         while self.left > 0 {
             self.left -= 1;
@@ -135,7 +135,7 @@ impl<'s> Tries<'s> {
             };
             let Some(error) = answer.error.take() else {
                 let names_last = &self.store.inner.names_last;
-                // Our names were known, without having been prepared right before.
+                // Our names were known, although nobody had prepared them right before.
                 if calls_names && unprepared == 0 && !names_last.load(Ordering::Relaxed) {
                     names_last.store(true, Ordering::Relaxed);
                 }
@@ -145,9 +145,9 @@ impl<'s> Tries<'s> {
             if let Obstacle::Refused(refusal) = obstacle {
                 return Ok(Outcome::Refused(session, refusal));
             }
-            // Whether nothing was committed, and the connection can be used again. After a batch that
-            // was to be committed that is certain only if its transaction was still open: a pooler's
-            // error may hide a commit, whatever its code.
+            // Whether nothing was committed and the connection can be used again. After a batch with
+            // a COMMIT, only a transaction that was still open proves it: a pooler's error may hide a
+            // commit, whatever its code.
             let is_good = match purpose {
                 Purpose::Commit => {
                     let bound = self.store.inner.recovery_timeout;
@@ -200,13 +200,13 @@ impl<'s> Tries<'s> {
         }
     }
 
-    /// Prepares our statements on a connection outside any transaction. Names that are unknown
-    /// again right after that, or known already to a session that did not know them a moment ago,
-    /// mean a pooler that gives each transaction another session: then no names any more.
+    /// Prepares our statements on a connection outside any transaction. Two signs show a pooler that
+    /// gives each transaction a different session: the names are unknown again right after this, or
+    /// are already known although they were unknown a moment ago. Names are then no longer used.
     async fn prepare(&self, session: &mut Session, again: bool) -> Result<(), StoreError> {
         if !again {
-            // One implicit transaction, so that the bound ends with it. Preparing waits for anybody
-            // who has locked the table.
+            // One implicit transaction, so that the lock timeout ends with it. Preparing waits for
+            // anybody who has locked the table.
             let texts = self.store.inner.statements.preparations();
             let batch = Batch::new(self.store).steps([Step::LockTimeout]);
             let batch = texts.fold(batch, |batch, text| batch.write(Step::Prepare, &text));
@@ -227,9 +227,9 @@ impl<'s> Tries<'s> {
     }
 }
 
-/// Leaves the transaction of a batch that ends in a plain COMMIT and was stopped by an error.
-/// Whether it was still open: only then is it certain that the COMMIT was not carried out. With AND
-/// CHAIN it fails outside a transaction, where a plain ROLLBACK would succeed.
+/// Leaves the transaction of a batch that ends in a plain COMMIT and was stopped by an error. Returns
+/// whether the transaction was still open: only then is it certain that the COMMIT was not carried
+/// out. ROLLBACK AND CHAIN fails outside a transaction, where a plain ROLLBACK would succeed.
 async fn undo(store: &PostgresStore, session: &mut Session) -> Result<bool, sqlx::Error> {
     let batch = Batch::new(store).steps([Step::RollBackAndChain, Step::RollBack]);
     match batch.run(session).await.error {

@@ -1,4 +1,4 @@
-//! The operator's hand, beside whoever writes.
+//! An operator at work while others write.
 
 use mcp_idempotent_core::store::{
     Audit, OperatorStore, RecordQuery, Resolution, Resolved, StoreError, StoreErrorKind,

@@ -2,7 +2,7 @@
 //! otherwise: it cuts connections, holds messages, answers in the server's place, or is late.
 //!
 //! It is made of threads, so that it can be late by less than a tick of a runtime's timer, and so
-//! that a test's runtime may stand still. It goes on until the process ends.
+//! that a test's runtime may be blocked. It goes on until the process ends.
 
 #![allow(
     dead_code,

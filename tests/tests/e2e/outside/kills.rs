@@ -135,7 +135,7 @@ async fn under_verify_a_kill_around_the_outside_call_is_answered_as_found_out<D:
     for (moment, name) in Moment::ALL {
         let retry = restarted.client.call(pay("pay_or_verify", name)).await;
         paid(&retry);
-        // Not paid: it is run. Paid: the result is that of the attempt that died.
+        // If it was not paid, it runs. If it was, the result is the dead attempt's.
         assert_eq!(retry.is_replay(), moment != Moment::Before);
         let again = restarted.client.call(pay("pay_or_verify", name)).await;
         assert!(again.is_replay());

@@ -1,4 +1,4 @@
-//! Servers that stand still past their lease (SIGSTOP), and go on (SIGCONT).
+//! Servers that freeze (SIGSTOP) and wake up (SIGCONT) after their lease has expired.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use mcp_idempotent_tower::{Audit, Policy, RecordStatus, Resolution, Resolved};
 use super::{SECOND, Site, assert_a_retry_finds_out, assert_is_in_doubt, paid};
 use crate::world::{on_each_store, until, within_patience};
 
-/// A server that stands still in a handler.
+/// A server that is frozen in a handler.
 struct Paused {
     process: Process,
     sent: Sent,
@@ -49,7 +49,7 @@ async fn another_pays<D: Database>(site: &Site<D>, tool: &str) -> (Process, Answ
     (other, winner)
 }
 
-/// What the other server answered is what stands, whoever asks.
+/// The other server's answer counts, no matter who asks.
 async fn assert_stands<D: Database>(
     site: &Site<D>,
     tool: &str,

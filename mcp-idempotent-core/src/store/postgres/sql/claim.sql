@@ -4,8 +4,8 @@
 -- $4 text    key prefix
 -- $5 bigint  lease in microseconds
 -- $6 bigint  retention in doubt in microseconds
--- Only a released record may be replaced. A second racer gets no row, which its claim takes for a
--- record that exists.
+-- Only a released record may be replaced. In a race the second gets no row. Its claim concludes that a
+-- record exists.
 INSERT INTO {records} AS r (id, fingerprint, state, token, origin, attempts,
     tool, key_prefix, created_at, lease_until, in_doubt_retention, expires_at)
 SELECT $1, $2, 0, drawn.token, drawn.token, 1, $3, $4, clock.now,

@@ -3,9 +3,9 @@
 -- $3 bytea   result
 -- $4 bigint  retention in microseconds
 -- $5 bigint  tombstone in microseconds
--- As complete.sql, inside a handler's transaction, where only an error keeps the COMMIT that follows
--- from taking place: the logarithm of zero rows. The end of the lease is checked again in what was
--- written, because the first check may have been before a wait for another holder of the row.
+-- Like complete.sql, but inside a handler's transaction, where only an error prevents the COMMIT that
+-- follows. The logarithm of zero rows is that error. The lease's end is checked again after the write,
+-- because the first check may have come before a wait for a lock on the row.
 WITH done AS (UPDATE {records} SET state = 1, response = $3, completed_at = clock.now,
     expires_at = clock.now + $4 * interval '1 microsecond',
     purge_at = clock.now + ($4 + $5) * interval '1 microsecond'

@@ -4,8 +4,8 @@
 -- $4 text    tool
 -- $5 text    key prefix
 -- $6 bigint  retention in microseconds
--- A record in doubt: that its call ended is all that is known. If a large result was written after
--- the handler had committed, the result is removed.
+-- A record in doubt: all that is known is that its call ended. If a large result was written after the
+-- handler had committed, the result is removed.
 INSERT INTO {records} AS r (id, fingerprint, state, token, attempts, tool, key_prefix,
     response, in_doubt_retention, created_at, completed_at, expires_at)
 SELECT $1, $2, 2, $3, 1, $4, $5, NULL::bytea, $6, clock.now,

@@ -1,5 +1,5 @@
--- A record in doubt that holds a large result, which is bound; settle.sql makes it a finished one by
--- the place that is returned.
+-- A record in doubt with a large result, which is bound. It returns the row's place, by which settle.sql
+-- turns it into a finished record.
 INSERT INTO {records} AS r (id, fingerprint, state, token, attempts, tool, key_prefix,
     response, in_doubt_retention, created_at, completed_at, expires_at)
 SELECT $1, $2, 2, $3, 1, $5, $6, $4::bytea, $7, pg_catalog.now(),

@@ -6,8 +6,8 @@
 -- $6 text    key prefix
 -- $7 bigint  retention in microseconds
 -- $8 bigint  tombstone in microseconds
--- The finished record. Its moment is when this message reached the server: `now()` is the start of
--- the transaction, and the record of a slow handler would be expired when it is committed.
+-- The finished record. Its time is when this message reached the server. `now()` would be the start of
+-- the transaction, and a slow handler's record could have expired by its commit.
 INSERT INTO {records} (id, fingerprint, state, token, attempts, tool, key_prefix,
     response, created_at, completed_at, expires_at, purge_at)
 VALUES ($1, $2, 1, $4, 1, $5, $6, $3,

@@ -1,5 +1,5 @@
 -- $1 bigint  the lock of a key
--- A lock on a bigint is listed as its upper and its lower half.
+-- The table lists the upper and the lower half of a bigint separately.
 SELECT pg_catalog.count(*) > 0 FROM pg_catalog.pg_locks l
 JOIN pg_catalog.pg_database d ON d.oid = l.database
 WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted

@@ -1,5 +1,5 @@
--- What an operator sees. `{wanted}`, `{order}` and `{response}` are filled in for each listing. The end
--- of a tombstone is not shown.
+-- What an operator sees. Each listing fills in `{wanted}`, `{order}` and `{response}`. It does not show
+-- when a tombstone ends.
 SELECT pg_catalog.encode(id, 'hex'), {status}, tool, key_prefix, token, attempts,
     (extract(epoch FROM created_at) * 1000000)::bigint,
     (extract(epoch FROM (CASE state WHEN 0 THEN lease_until END)) * 1000000)::bigint,

@@ -1,8 +1,8 @@
 -- $1 bytea    record id
 -- $2 boolean  whether a tombstone counts as a record
--- In hexadecimal digits and microseconds: in a batch values come as text, and bytes in the session's
--- own format might be anything. One reading of the clock, also at the end of a long transaction: when
--- the message reached the server.
+-- Returns hexadecimal digits and microseconds. In a batch, values come as text, and the session chooses
+-- the format of bytes. The clock is read once, even at the end of a long transaction: when the message
+-- reached the server.
 SELECT pg_catalog.encode(fingerprint, 'hex'),
     CASE WHEN state = 0 AND lease_until <= {arrival} THEN 2
     WHEN state = 1 AND expires_at <= {arrival} THEN 3

@@ -1,4 +1,4 @@
--- As look_up.sql, with bytes and moments as the server keeps them, for results in the binary format.
+-- Like look_up.sql, but with bytes and times as the server keeps them, for results in the binary format.
 -- sqlx prepares it and binds its values.
 SELECT fingerprint,
     CASE WHEN state = 0 AND lease_until <= {arrival} THEN 2

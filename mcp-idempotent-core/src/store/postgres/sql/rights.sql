@@ -1,4 +1,4 @@
--- Whether the role has the rights that it needs, and whether the server is a standby.
+-- Whether the role has the rights it needs, and whether the server is a standby.
 SELECT pg_catalog.has_table_privilege('{records}', 'SELECT')
     AND pg_catalog.has_table_privilege('{records}', 'INSERT')
     AND pg_catalog.has_table_privilege('{records}', 'UPDATE')

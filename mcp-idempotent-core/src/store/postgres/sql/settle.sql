@@ -2,8 +2,8 @@
 -- $2 bigint  mark of the transaction
 -- $3 bigint  retention in microseconds
 -- $4 bigint  tombstone in microseconds
--- Makes the record of doubt_bound.sql a finished one. By its place, because a search would take part
--- in other calls' failures to serialise.
+-- Turns the record of doubt_bound.sql into a finished one. It finds it by its place, because a search
+-- would make other calls fail to serialise.
 UPDATE {records} SET state = 1, in_doubt_retention = NULL,
     completed_at = {arrival}, expires_at = {arrival} + $3 * interval '1 microsecond',
     purge_at = {arrival} + ($3 + $4) * interval '1 microsecond'

@@ -1,6 +1,6 @@
 -- $1 bigint  at most so many
--- Removes what is past its end. A clock in a sub-select is read once, and an index can be searched by
--- it. SKIP LOCKED waits for nobody.
+-- Removes records past their end. A clock in a sub-select is read once, and can be used to search an
+-- index. SKIP LOCKED waits for nobody.
 DELETE FROM {records} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {records}
     WHERE expires_at <= (SELECT pg_catalog.clock_timestamp())
     AND CASE state WHEN 0 THEN {in_doubt_until} <= (SELECT pg_catalog.clock_timestamp())

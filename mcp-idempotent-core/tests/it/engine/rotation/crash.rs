@@ -1,4 +1,4 @@
-//! A process with both secrets ends between its record and that of the previous secret.
+//! A process with both secrets dies between its own record and the one under the previous secret.
 
 use std::{
     sync::{

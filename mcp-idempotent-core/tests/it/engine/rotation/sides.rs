@@ -117,7 +117,7 @@ impl<S: Store, M: Mode<S>> Side<S, M> {
         Request::new(CallInfo::new("tool", scope), identity, &self.policy)
     }
 
-    /// What the call answered, whoever executed it.
+    /// The call's answer, no matter which side executed it.
     pub(super) async fn call(&self, key: usize, derived: bool) -> String {
         match self.outcome(key, derived).await {
             Outcome::Own(text) | Outcome::Replayed(text) | Outcome::Joined(text) => text,

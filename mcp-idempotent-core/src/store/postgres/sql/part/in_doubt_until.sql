@@ -1,2 +1,2 @@
--- Until when a record in progress is kept if its lease is not renewed.
+-- How long a record in progress is kept if its lease is not renewed.
 (lease_until + in_doubt_retention * interval '1 microsecond')

@@ -1,5 +1,5 @@
--- Whether a record is past its end. `$2`: whether its tombstone counts as a record. A released record
--- is nothing to a look-up, and in nobody's way.
+-- Whether a record is past its end. `$2` says whether its tombstone counts as a record. A look-up ignores
+-- a released record, which is in nobody's way.
 coalesce(CASE WHEN state = 0 THEN {in_doubt_until} <= {now}
     WHEN state = 4 THEN true
     WHEN $2 AND state IN (1, 3) THEN purge_at <= {now}

@@ -1,4 +1,4 @@
--- Where a record stands, as the number of the state that it is in by now. 3: expired.
+-- The number of the state that a record is in now. 3 means expired.
 (CASE WHEN {is_in_doubt_by_clock} THEN 2
     WHEN state = 0 AND lease_until > clock.now THEN 0
     WHEN state IN (1, 4) AND expires_at > clock.now THEN state
