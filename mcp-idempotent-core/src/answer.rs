@@ -64,7 +64,7 @@ impl From<Refusal> for Answer {
 #[must_use]
 pub fn refusal_of(state: &RecordState, key: KeyKind, on_doubt: OnDoubt) -> Option<Refusal> {
     match state {
-        RecordState::InProgress { .. } => Some(refusal::in_progress()),
+        RecordState::InProgress { .. } => Some(refusal::in_progress(key)),
         RecordState::Completed {
             response: Some(_), ..
         } => None,
@@ -72,7 +72,7 @@ pub fn refusal_of(state: &RecordState, key: KeyKind, on_doubt: OnDoubt) -> Optio
         RecordState::InDoubt { .. } => Some(match on_doubt {
             OnDoubt::Fail => refusal::in_doubt(key),
             // The policy offers a way out, and another call starts it.
-            OnDoubt::Rerun | OnDoubt::Verify => refusal::still_in_doubt(),
+            OnDoubt::Rerun | OnDoubt::Verify => refusal::still_in_doubt(key),
         }),
         RecordState::Expired => Some(refusal::expired()),
     }
@@ -96,7 +96,7 @@ pub(crate) fn answer_from(
                 response: Some(response),
                 at,
             } => Answer::Replayed(Replay::new(response, Some(at), joined)),
-            _ => refusal::in_progress().into(),
+            _ => refusal::in_progress(asked.kind).into(),
         },
     }
 }

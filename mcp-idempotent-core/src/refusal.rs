@@ -27,14 +27,24 @@ pub(crate) fn conflict() -> Refusal {
     )
 }
 
-pub(crate) fn in_progress() -> Refusal {
+pub(crate) fn in_progress(key: KeyKind) -> Refusal {
     Refusal::new(
         ErrorKind::KeyInProgress,
         CommitOutcome::Unknown,
         Action::Wait,
-        "The first call with this idempotency key has not ended: it is still running, or its server \
-         was interrupted. This call was not executed. Wait, then send the same call with the same \
-         key.",
+        match key {
+            KeyKind::Explicit => {
+                "The first call with this idempotency key has not ended: it is still running, or its \
+                 server was interrupted. This call was not executed. Wait, then send the same call \
+                 with the same key."
+            }
+            // A key that is added now would make it another call.
+            KeyKind::Derived => {
+                "An equal call made earlier has not ended: it is still running, or its server was \
+                 interrupted. This call was not executed. Wait, then send exactly the same call \
+                 again, without adding a key."
+            }
+        },
     )
     .with_retry_after(RETRY_AFTER)
 }
@@ -80,15 +90,24 @@ pub(crate) fn in_doubt(key: KeyKind) -> Refusal {
     )
 }
 
-/// It is not known yet whether the call took effect. Asking again may tell.
-pub(crate) fn still_in_doubt() -> Refusal {
+/// Whether the call took effect is not known yet; asking again may tell.
+pub(crate) fn still_in_doubt(key: KeyKind) -> Refusal {
     Refusal::new(
         ErrorKind::OutcomeUnknown,
         CommitOutcome::Unknown,
         Action::RetrySameKey,
-        "An earlier call with this idempotency key ended without telling whether it took effect, \
-         and that could not be found out yet. Send the same call with the same key again to find \
-         out; do not use a new key.",
+        match key {
+            KeyKind::Explicit => {
+                "An earlier call with this idempotency key ended without telling whether it took \
+                 effect, and that could not be found out yet. Send the same call with the same key \
+                 again to find out; do not use a new key."
+            }
+            KeyKind::Derived => {
+                "An equal call made earlier ended without telling whether it took effect, and that \
+                 could not be found out yet. Send exactly the same call again to find out, without \
+                 adding a key."
+            }
+        },
     )
     .with_retry_after(VERIFY_AFTER)
 }
@@ -257,7 +276,7 @@ pub fn still_held(on_doubt: OnDoubt) -> Refusal {
         "a handler returned while something it had started still held the transaction; the transaction will be rolled back"
     );
     if on_doubt != OnDoubt::Fail {
-        return still_in_doubt();
+        return still_in_doubt(KeyKind::Explicit);
     }
     Refusal::new(
         ErrorKind::OutcomeUnknown,
@@ -272,7 +291,7 @@ pub fn still_held(on_doubt: OnDoubt) -> Refusal {
 pub(crate) fn ended_by_handler(on_doubt: OnDoubt) -> Refusal {
     tracing::error!("the handler ended its transaction itself; its call is in doubt");
     if on_doubt != OnDoubt::Fail {
-        return still_in_doubt();
+        return still_in_doubt(KeyKind::Explicit);
     }
     Refusal::new(
         ErrorKind::OutcomeUnknown,
@@ -369,6 +388,8 @@ pub fn of_unrecorded(ended: Ended, committing: bool, acted_outside: bool) -> Opt
         Ended::EndedByHandler => Some(ended_by_handler(OnDoubt::Fail)),
         Ended::Unknown(error) => Some(commit_unknown(error)),
         // A store returns these only for claims and leases.
-        Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced => Some(in_progress()),
+        Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced => {
+            Some(in_progress(KeyKind::Explicit))
+        }
     }
 }

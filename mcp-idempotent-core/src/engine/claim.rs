@@ -155,14 +155,14 @@ impl<S: Store> Engine<S> {
             match entry {
                 Entry::Lead(leader) => break leader,
                 Entry::Conflict => return refusal::conflict().into(),
-                Entry::InProgress => return refusal::in_progress().into(),
+                Entry::InProgress => return refusal::in_progress(identity.kind).into(),
                 Entry::Full => return refusal::too_many_waiting().into(),
                 Entry::Wait(mut waiting) => {
                     let waited = observed.waiting();
                     let woken = timeout_at(patience.deadline, &mut waiting.wake).await;
                     drop((waiting, waited));
                     let Ok(Ok(woken)) = woken else {
-                        return refusal::in_progress().into();
+                        return refusal::in_progress(identity.kind).into();
                     };
                     // Ask again, because the permission may have been withdrawn while the caller
                     // waited.
@@ -270,7 +270,7 @@ impl<S: Store> Engine<S> {
                         "the idempotency store failed while a call waited for one that is running elsewhere"
                     );
                     leader.fail();
-                    return refusal::in_progress().into();
+                    return refusal::in_progress(identity.kind).into();
                 }
                 Err(error) if rules.fail_open && error.is_transient() => {
                     tracing::warn!(
@@ -288,7 +288,7 @@ impl<S: Store> Engine<S> {
             let now = Instant::now();
             if !patience.patient || now >= patience.deadline {
                 leader.step_down();
-                return refusal::in_progress().into();
+                return refusal::in_progress(identity.kind).into();
             }
             waiting.get_or_insert_with(|| observed.waiting());
             sleep_until(patience.deadline.min(now + pause)).await;
@@ -307,7 +307,7 @@ fn joined(wake: Wake, identity: &Identity, rules: Rules) -> Answer {
             return Answer::Replayed(Replay::new(response, None, true));
         }
         Wake::Conflict => refusal::conflict(),
-        Wake::InProgress => refusal::in_progress(),
+        Wake::InProgress => refusal::in_progress(identity.kind),
         Wake::GaveUp | Wake::Lead(_) => refusal::gave_up(),
     };
     refusal.into()

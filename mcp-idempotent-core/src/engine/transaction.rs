@@ -163,6 +163,7 @@ fn answer<R: HandlerResult + ?Sized>(
     result: &R,
     observed: &mut ObservedCall,
 ) -> Answer {
+    let key = lead.identity.kind;
     match (ended, response) {
         (Ended::AsAsked(at), Some(response)) => {
             lead.share(response, at);
@@ -178,7 +179,7 @@ fn answer<R: HandlerResult + ?Sized>(
         (Ended::Aborted(error), _) => lead.refuse(refusal::not_committed(error)),
         (Ended::Lost(record), _) => lead.lose_to(record),
         // A store answers `Fenced` only when a lease ends.
-        (Ended::LostInProgress | Ended::Fenced, _) => lead.step_down(refusal::in_progress()),
+        (Ended::LostInProgress | Ended::Fenced, _) => lead.step_down(refusal::in_progress(key)),
         (Ended::EndedByHandler, _) => {
             observed.note(Outcome::LeftInDoubt);
             lead.refuse(refusal::ended_by_handler(OnDoubt::Fail))
