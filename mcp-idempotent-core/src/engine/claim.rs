@@ -218,6 +218,8 @@ impl<S: Store> Engine<S> {
                 Ok(Claimed::Found(record)) => Ok(Claimed::Found(record)),
                 Err(error) => Err(error),
             };
+            // Under the previous id. Nothing may run unprotected after an attempt that may have acted.
+            let in_doubt = guard.as_ref().is_some_and(|guard| guard.under.in_doubt);
             // Ask again, because the permission may have been withdrawn while another process held
             // the key.
             if waiting.is_some()
@@ -272,7 +274,7 @@ impl<S: Store> Engine<S> {
                     leader.fail();
                     return refusal::in_progress(identity.kind).into();
                 }
-                Err(error) if rules.fail_open && error.is_transient() => {
+                Err(error) if rules.fail_open && !in_doubt && error.is_transient() => {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
                         "the idempotency store failed; the handler runs without any protection"

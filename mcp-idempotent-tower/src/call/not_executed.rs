@@ -26,8 +26,9 @@ pub struct NotExecuted;
 
 impl NotExecuted {
     /// Marks `error`. Do not change it afterwards: the mark is only valid for the `data` that the error
-    /// has now, and only in this process, so an error from another server cannot free a key. The mark is
-    /// kept in `data` and removed before the error is sent.
+    /// has now, and only in this process, so an error from another process cannot free a key. It is not bound
+    /// to a call: do not pass on a marked error that another tool of this process returned. The mark is kept
+    /// in `data` and removed before the error is sent.
     #[must_use]
     pub fn mark(mut error: ErrorData) -> ErrorData {
         Self::mark_in_place(&mut error);

@@ -150,13 +150,14 @@ pub(crate) fn unreadable() -> Refusal {
     )
 }
 
+/// The outcome is unknown, because an earlier call with the key may have committed.
 pub(crate) fn panicked_before() -> Refusal {
     Refusal::new(
         ErrorKind::HandlerPanicked,
-        CommitOutcome::NotCommitted,
+        CommitOutcome::Unknown,
         Action::RetrySameKey,
-        "The server failed unexpectedly before the tool ran, so the call was not executed. It may \
-         be sent again with the same key.",
+        "The server failed unexpectedly before it looked for an earlier call, so this one was not \
+         executed. It may be sent again, exactly as it is.",
     )
 }
 

@@ -45,7 +45,11 @@ const SAID: &[(ErrorKind, &[(CommitOutcome, Action)])] = {
         ),
         (
             ErrorKind::HandlerPanicked,
-            &[(NotCommitted, RetrySameKey), (Unknown, AskOperator)],
+            &[
+                (NotCommitted, RetrySameKey),
+                (Unknown, RetrySameKey),
+                (Unknown, AskOperator),
+            ],
         ),
         (
             ErrorKind::TransactionTooLong,

@@ -135,9 +135,18 @@ impl<S: Store> Inner<S> {
         claiming: Claiming,
     ) -> Result<Claimed<OwnedLease<S>>, StoreError> {
         let mut tries = 0;
+        let mut in_doubt = None;
         loop {
             let asked = Instant::now();
-            let record = match self.store.claim(&claim).await? {
+            let claimed = match (self.store.claim(&claim).await, in_doubt.take()) {
+                // As below. An error would let the call run without protection.
+                (Err(error), Some(record)) if error.is_transient() => {
+                    log_not_taken_over(&error);
+                    return Ok(Claimed::Found(record));
+                }
+                (claimed, _) => claimed?,
+            };
+            let record = match claimed {
                 Claimed::New(lease) => {
                     return Ok(Claimed::New(
                         self.hold(lease, &claim, under, claiming, asked, false),
@@ -176,14 +185,12 @@ impl<S: Store> Inner<S> {
                 // An earlier attempt may have acted. That matters more than the unavailable store:
                 // nothing is known about the effect, and nothing may run without protection.
                 Err(error) if error.is_transient() => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "a call in doubt could not be taken over"
-                    );
+                    log_not_taken_over(&error);
                     return Ok(Claimed::Found(record));
                 }
                 Err(error) => return Err(error),
             }
+            in_doubt = Some(record);
         }
     }
 
@@ -230,4 +237,11 @@ impl<S: Store> Inner<S> {
             ended: false,
         }
     }
+}
+
+fn log_not_taken_over(error: &StoreError) {
+    tracing::warn!(
+        error = error as &dyn std::error::Error,
+        "a call in doubt could not be taken over"
+    );
 }

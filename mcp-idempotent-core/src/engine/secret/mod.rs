@@ -45,6 +45,10 @@ const KEPT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// The shortest time between two questions of a serving process. They run beside its calls.
 const CHECKED_EVERY: Duration = Duration::from_secs(10);
 
+/// How long a yes counts if no question follows it. A process that had no calls did not keep its
+/// "unaware" alive, so meanwhile the application may have moved on to another secret.
+const BELIEVED_FOR: Duration = CHECKED_EVERY.saturating_mul(2);
+
 /// The longest time that a question may take, and that a call waits for the answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -77,12 +81,13 @@ impl<S: Store> Engine<S> {
 }
 
 impl<S: Store> Inner<S> {
-    /// Whether calls may be served. It waits for the store only until the store's first yes.
+    /// Whether calls may be served. It waits for the store until the store's first yes, and after a
+    /// time without calls.
     pub(super) async fn check_secret(self: &Arc<Self>) -> Answer {
         let mut asking = {
             let mut state = self.secret_check.lock();
             match &mut *state {
-                State::Fits(asked) => {
+                State::Fits(asked) if asked.elapsed() < BELIEVED_FOR => {
                     if asked.elapsed() >= CHECKED_EVERY {
                         *asked = Instant::now();
                         drop(self.ask());
@@ -91,7 +96,7 @@ impl<S: Store> Inner<S> {
                 }
                 // A question gets no answer if its runtime was shut down.
                 State::Asking(answer) if answer.has_changed().is_ok() => answer.clone(),
-                State::Asking(_) | State::Unknown => {
+                State::Asking(_) | State::Unknown | State::Fits(_) => {
                     let answer = self.ask();
                     *state = State::Asking(answer.clone());
                     answer
@@ -304,7 +309,7 @@ impl<S: Store> Inner<S> {
         kept: Duration,
     ) -> Result<(), StoreError> {
         let mut claim = check_claim(application, CheckRecord::Unaware(number), successor);
-        claim.lease = 2 * CHECKED_EVERY;
+        claim.lease = BELIEVED_FOR;
         claim.in_doubt_retention = kept;
         if let Claimed::Found(record) = self.store.claim(&claim).await?
             && let RecordState::InDoubt { token, .. } = record.state

@@ -12,6 +12,7 @@ mod rotation;
 mod secret;
 #[cfg(feature = "sqlite")]
 mod transaction;
+mod unprotected;
 
 use std::{
     future::Future,

@@ -199,10 +199,10 @@ async fn a_question_that_is_asked_again_stops_nobody() {
     assert_eq!(server.call("k", succeed("one")).await, own("one"));
     // The check needs to write here, and is not let.
     assert!(fits(&process(&store, Some(B), Some(None))).await);
-    sleep(Duration::from_secs(60)).await;
+    sleep(Duration::from_secs(15)).await;
     store.take_over.set(Fault::Swallows);
     let started = Instant::now();
-    for call in 0..20 {
+    for call in 0..15 {
         let key = format!("key-{call}");
         assert_eq!(server.call(&key, succeed("one")).await, own("one"));
         assert_eq!(started.elapsed(), Duration::from_secs(call));
@@ -219,4 +219,22 @@ async fn what_says_which_secret_is_whose_is_not_listed_among_the_calls() {
     engine.verify_secret().await.unwrap();
     assert!(engine.list(&Default::default()).await.unwrap().is_empty());
     assert_eq!(engine.store().len(), 1);
+}
+
+/// An old process that had no calls for longer than the period serves one call after the others have
+/// dropped the previous secret.
+#[tokio::test(start_paused = true)]
+async fn an_old_process_that_was_idle_does_not_run_a_call_again() {
+    let store = Faulty::default();
+    let old = process(&store, None, None);
+    let both = process(&store, Some(B), Some(None));
+    assert_eq!(old.call("warm", succeed("warm")).await, own("warm"));
+    both.engine.verify_secret().await.unwrap();
+    advance(DAY + Duration::from_secs(60)).await;
+    let new = process(&store, Some(B), None);
+    new.engine.verify_secret().await.unwrap();
+    assert_eq!(new.call("pay", succeed("one")).await, own("one"));
+    // The client's retry arrives at the old process.
+    let retry = old.call("pay", succeed("two")).await;
+    assert_ne!(retry, own("two"), "a second effect under one key");
 }

@@ -242,7 +242,8 @@ async fn a_panic_before_the_handler_is_answered_and_nothing_runs() {
         assert_eq!(answer["error"]["code"], -32603, "{answer}");
         let data = &answer["error"]["data"];
         assert_eq!(data["type"], "idempotency_handler_panicked", "{answer}");
-        assert_eq!(data["outcome"], "not_committed", "{answer}");
+        // An earlier call with the key may have committed.
+        assert_eq!(data["outcome"], "unknown", "{answer}");
         assert_eq!(server.runs(), 0);
     }
 }
