@@ -162,7 +162,15 @@ async fn complete_with(
         &Argument::completion(completion),
     ]
     .concat();
-    let batch = ours(store).call(Step::CompleteHere, &arguments);
+    let opened = ours(store);
+    // The handler may have acted outside, so its record must not be lost in a crash of the server. With
+    // asynchronous completions the session's own setting decides, because the handler's writes share it.
+    let opened = if store.inner.asynchronous_completions {
+        opened
+    } else {
+        opened.steps([Step::Durably])
+    };
+    let batch = opened.call(Step::CompleteHere, &arguments);
     let finished = finishing(&mut transaction, batch, Step::CompleteHere).await;
     let sought = Sought::Completion(lease, transaction.mark);
     ended(store, transaction, None, sought, finished).await

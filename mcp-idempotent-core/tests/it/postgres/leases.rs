@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use mcp_idempotent_core::Store;
+use mcp_idempotent_core::{
+    Store, TransactionStore,
+    store::{End, Ended},
+};
 
-use super::database::{Database, claim, lease, result};
+use super::database::{Database, begin_unclaimed, claim, lease, result};
 
 /// Changes of two leases, with how durably and at which isolation level each was committed.
 async fn durability_of_changes(default: &str, asynchronous: bool) -> Vec<String> {
@@ -55,6 +58,33 @@ async fn a_claim_and_a_completion_are_durable_whatever_the_default() {
         ]
         .map(|(change, durability)| format!("{change} {durability} read committed"));
         assert_eq!(durability_of_changes(default, false).await, expected);
+    }
+}
+
+/// The outside call that it records cannot be taken back.
+#[tokio::test]
+async fn a_completion_with_writes_is_durable_whatever_the_default() {
+    for (default, asynchronous, durable) in [
+        ("off", false, "on"),
+        ("remote_apply", false, "remote_apply"),
+        ("off", true, "off"),
+    ] {
+        let database = Database::with(
+            |options| options.options([("synchronous_commit", default)]),
+            |pool| pool,
+            |store| store.with_asynchronous_completions(asynchronous),
+        )
+        .await;
+        let claim = claim("one", "{}");
+        let lease = lease(&database.store, &claim).await;
+        database
+            .witness("current_setting('synchronous_commit')")
+            .await;
+        let transaction = begin_unclaimed(&database, &claim, "effect").await;
+        let end = End::Complete(lease, result("done"));
+        let ended = database.store.end(transaction, None, end).await;
+        assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+        assert_eq!(database.witnessed().await, [durable]);
     }
 }
 
