@@ -11,7 +11,8 @@ use std::{
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
     Begun, CallInfo, CanonicalArguments, Engine, IdempotencyKey, OnError, Policy, Request,
-    ResultKind, Scope, Store, TransactionStore, Wait, store::Claimed,
+    ResultKind, Scope, Store, TransactionStore, Wait,
+    store::{Claimed, postgres::PostgresStore, sqlite::SqliteStore},
 };
 
 use super::super::{Outcome, Reply, secret};
@@ -208,12 +209,9 @@ impl<S: Effects> Mode<S> for Transactions {
 pub(super) use self::sqlite::SqliteFile;
 
 mod sqlite {
-    use futures_util::future::BoxFuture;
     use mcp_idempotent_core::store::sqlite::SqliteStore;
     use std::time::Duration;
     use tempfile::TempDir;
-
-    use super::Effects;
 
     pub(in super::super) struct SqliteFile {
         pool: sqlx::SqlitePool,
@@ -247,43 +245,27 @@ mod sqlite {
                 .unwrap()
         }
     }
-
-    impl Effects for SqliteStore {
-        fn write(connection: &mut Self::Connection) -> BoxFuture<'_, ()> {
-            Box::pin(async {
-                let inserted = sqlx::query("INSERT INTO effects VALUES ('effect')");
-                inserted.execute(connection).await.unwrap();
-            })
-        }
-
-        fn count(connection: &mut Self::Connection) -> BoxFuture<'_, i64> {
-            Box::pin(async {
-                let counted = sqlx::query_scalar("SELECT count(*) FROM effects");
-                counted.fetch_one(connection).await.unwrap()
-            })
-        }
-    }
 }
 
-mod pg {
-    use futures_util::future::BoxFuture;
-    use mcp_idempotent_core::store::postgres::PostgresStore;
+macro_rules! effects_of {
+    ($store:ty) => {
+        impl Effects for $store {
+            fn write(connection: &mut Self::Connection) -> BoxFuture<'_, ()> {
+                Box::pin(async {
+                    let inserted = sqlx::query("INSERT INTO effects VALUES ('effect')");
+                    inserted.execute(connection).await.unwrap();
+                })
+            }
 
-    use super::Effects;
-
-    impl Effects for PostgresStore {
-        fn write(connection: &mut Self::Connection) -> BoxFuture<'_, ()> {
-            Box::pin(async {
-                let inserted = sqlx::query("INSERT INTO effects VALUES ('effect')");
-                inserted.execute(connection).await.unwrap();
-            })
+            fn count(connection: &mut Self::Connection) -> BoxFuture<'_, i64> {
+                Box::pin(async {
+                    let counted = sqlx::query_scalar("SELECT count(*) FROM effects");
+                    counted.fetch_one(connection).await.unwrap()
+                })
+            }
         }
-
-        fn count(connection: &mut Self::Connection) -> BoxFuture<'_, i64> {
-            Box::pin(async {
-                let counted = sqlx::query_scalar("SELECT count(*) FROM effects");
-                counted.fetch_one(connection).await.unwrap()
-            })
-        }
-    }
+    };
 }
+
+effects_of!(SqliteStore);
+effects_of!(PostgresStore);
