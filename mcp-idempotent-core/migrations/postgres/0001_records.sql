@@ -1,7 +1,8 @@
 -- Version 1. `{schema}` stands for the quoted name of the schema. Safe to run again.
+-- Every name is qualified, so the session's search path plays no part.
 CREATE TABLE IF NOT EXISTS {schema}.migrations (
     version    integer     PRIMARY KEY,
-    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    applied_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 );
 
 -- Fencing tokens: drawn for the whole store, never used twice, whatever becomes of the records.
@@ -10,9 +11,9 @@ CREATE SEQUENCE IF NOT EXISTS {schema}.tokens AS bigint;
 -- No CHECK constraints: each costs every call some microseconds, and only the store writes here.
 CREATE TABLE IF NOT EXISTS {schema}.records (
     -- 32 bytes.
-    id           bytea       NOT NULL,
+    id           pg_catalog.bytea NOT NULL,
     -- One byte of version, then 32 of digest.
-    fingerprint  bytea       NOT NULL,
+    fingerprint  pg_catalog.bytea NOT NULL,
     -- 0 in progress, 1 completed, 2 in doubt, 3 tombstone (expired, its result removed), 4 released
     -- (the key is free; kept for its origin and its trail).
     state        smallint    NOT NULL,
@@ -23,31 +24,31 @@ CREATE TABLE IF NOT EXISTS {schema}.records (
     origin       bigint,
     -- Since the origin.
     attempts     integer     NOT NULL,
-    tool         text        NOT NULL,
+    tool         pg_catalog.text NOT NULL,
     -- At most 8 characters.
-    key_prefix   text,
+    key_prefix   pg_catalog.text,
     -- NULL when completed: the result was too large to keep.
-    response     bytea,
+    response     pg_catalog.bytea,
     -- While in progress. A heartbeat writes this column and no other. No index may have it, neither
     -- as a column nor in its predicate, so that a renewal stays within its page (a HOT update) and
     -- touches no index.
-    lease_until  timestamptz,
+    lease_until  pg_catalog.timestamptz,
     -- Lease mode: for how many microseconds the record is kept once it is in doubt.
     in_doubt_retention bigint,
-    created_at   timestamptz NOT NULL,
+    created_at   pg_catalog.timestamptz NOT NULL,
     -- Of the result, or when the attempt said that it is in doubt.
-    completed_at timestamptz,
+    completed_at pg_catalog.timestamptz,
     -- When a sweep is to look at the record: the end of its retention (completed, in doubt), of a
     -- tombstone, or of what is kept of a free key. In progress: not before the lease and the
     -- retention in doubt have ended as they were claimed; the sweep moves it on after renewals.
-    expires_at   timestamptz,
+    expires_at   pg_catalog.timestamptz,
     -- Completed: the end of the tombstone.
-    purge_at     timestamptz,
+    purge_at     pg_catalog.timestamptz,
     -- An operator's resolution: 1 committed, 2 not committed, 3 released; by whom, why, when.
     resolved_kind smallint,
-    resolved_by  text,
-    resolved_why text,
-    resolved_at  timestamptz,
+    resolved_by  pg_catalog.text,
+    resolved_why pg_catalog.text,
+    resolved_at  pg_catalog.timestamptz,
     CONSTRAINT mcp_idempotent_records_pkey PRIMARY KEY (id)
 );
 
@@ -59,7 +60,8 @@ CREATE INDEX IF NOT EXISTS records_expires_at ON {schema}.records (expires_at);
 -- What is not completed, for an operator's listing: a small part of the table, and no part of it is
 -- written by transaction mode.
 CREATE INDEX IF NOT EXISTS records_open ON {schema}.records (created_at, id)
-    WHERE state IN (0, 2, 4);
+    WHERE state OPERATOR(pg_catalog.=) 0 OR state OPERATOR(pg_catalog.=) 2
+    OR state OPERATOR(pg_catalog.=) 4;
 
 ALTER TABLE {schema}.records SET (autovacuum_vacuum_scale_factor = 0.05);
 

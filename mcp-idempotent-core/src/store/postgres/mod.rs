@@ -100,6 +100,8 @@ mod literal;
 mod lock;
 mod look_up;
 mod operator;
+#[cfg(test)]
+mod qualified;
 mod recover;
 mod schema;
 mod schema_name;

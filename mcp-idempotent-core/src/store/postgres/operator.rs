@@ -23,31 +23,38 @@ use crate::{
     },
 };
 
+const OF_TOOL: &str = " AND tool {=} ";
+/// A moment follows, and a record id.
+const AFTER: &str = " AND (created_at, id) {>} (timestamp with time zone 'epoch' {+} (";
+const OF_ID: &str = "id {=} ";
+const RESULT: &str = "CASE WHEN state {=} 1 THEN pg_catalog.encode(response, 'hex') END";
+const NO_RESULT: &str = "NULL::pg_catalog.text";
+
 impl OperatorStore for PostgresStore {
     async fn list(&self, query: &RecordQuery) -> Result<Vec<RecordInfo>, StoreError> {
-        let status = query.status.map_or("true", stands);
-        let mut wanted = self.inner.statements.fill(status);
+        let sql = |text| self.inner.statements.fill(text);
+        let mut wanted = sql(query.status.map_or("true", stands));
         if let Some(tool) = &query.tool {
             // In the form in which it was stored.
-            wanted.push_str(" AND tool = ");
+            wanted.push_str(&sql(OF_TOOL));
             Argument::Plain(tool, TOOL_LENGTH).push_to(&mut wanted);
         }
         if let Some((created_at, id)) = &query.after {
-            wanted.push_str(" AND (created_at, id) > ('epoch'::timestamptz + ");
+            wanted.push_str(&sql(AFTER));
             Argument::Integer(created_at.as_micros()).push_to(&mut wanted);
-            wanted.push_str(" * interval '1 microsecond', ");
+            wanted.push_str(&sql("{microseconds}), "));
             Argument::Bytes(id.as_bytes()).push_to(&mut wanted);
             wanted.push(')');
         }
         let order = format!("ORDER BY created_at, id LIMIT {}", query.limit);
-        read(self, "NULL::text", &wanted, &order).await
+        read(self, NO_RESULT, &wanted, &order).await
     }
 
     async fn show(&self, id: RecordId) -> Result<Option<RecordInfo>, StoreError> {
-        let mut wanted = "id = ".to_owned();
+        let mut wanted = self.inner.statements.fill(OF_ID);
         Argument::Bytes(id.as_bytes()).push_to(&mut wanted);
-        let response = "CASE WHEN state = 1 THEN pg_catalog.encode(response, 'hex') END";
-        Ok(read(self, response, &wanted, "").await?.pop())
+        let response = self.inner.statements.fill(RESULT);
+        Ok(read(self, &response, &wanted, "").await?.pop())
     }
 
     /// Runs one guarded statement. The token prevents a second resolution.
@@ -140,12 +147,26 @@ async fn read(
 /// of the index `records_open`.
 const fn stands(status: RecordStatus) -> &'static str {
     match status {
-        RecordStatus::InProgress => "state = 0 AND lease_until > clock.now",
+        RecordStatus::InProgress => "state {=} 0 AND lease_until {>} clock.now",
         RecordStatus::InDoubt => "{is_in_doubt_by_clock}",
-        RecordStatus::Completed => "state = 1 AND expires_at > clock.now",
-        RecordStatus::Released => "state = 4 AND expires_at > clock.now",
-        RecordStatus::Expired => "{status} = 3",
+        RecordStatus::Completed => "state {=} 1 AND expires_at {>} clock.now",
+        RecordStatus::Released => "state {=} 4 AND expires_at {>} clock.now",
+        RecordStatus::Expired => "{status} {=} 3",
     }
+}
+
+/// What is put together when records are listed.
+#[cfg(test)]
+pub(super) fn texts() -> impl Iterator<Item = &'static str> {
+    let conditions = [
+        RecordStatus::InProgress,
+        RecordStatus::InDoubt,
+        RecordStatus::Completed,
+        RecordStatus::Released,
+        RecordStatus::Expired,
+    ];
+    let pieces = [OF_TOOL, AFTER, OF_ID, RESULT, NO_RESULT];
+    conditions.into_iter().map(stands).chain(pieces)
 }
 
 fn info(row: &PgRow) -> Result<RecordInfo, sqlx::Error> {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::store::{StoreError, StoreErrorKind};
 
-const MIGRATIONS: &[(i32, &str)] = &[(
+pub(super) const MIGRATIONS: &[(i32, &str)] = &[(
     1,
     include_str!("../../../migrations/postgres/0001_records.sql"),
 )];

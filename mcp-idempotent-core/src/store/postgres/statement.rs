@@ -106,7 +106,7 @@ steps! {
         RollBack = "ROLLBACK",
         RollBackAndChain = "ROLLBACK AND CHAIN",
         ResetRole = "RESET ROLE",
-        Moment = "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint",
+        Moment = "SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) {*} '1e6')::bigint",
         Ask = "SELECT 1",
         // Locks with two numbers have a space of their own, so it never meets a key's lock.
         MigrationLock = "SELECT pg_catalog.pg_advisory_xact_lock(1835233385, 1)",
@@ -137,6 +137,28 @@ const PARTS: &[(&str, &str, &str)] = &[
     ("{is_in_doubt_by_now}", part!("is_in_doubt"), NOW),
     ("{is_in_doubt_by_clock}", part!("is_in_doubt"), "clock.now"),
     ("{in_doubt_until}", part!("in_doubt_until"), ""),
+];
+
+/// What the texts write shortly. Nothing in them may be looked up by the session's search path, where
+/// anybody's operator with the right types would win. That includes what Postgres looks up by itself:
+/// the `=` in `IN` and in `CASE x WHEN`, for instance. All such operators bind equally, so the texts use
+/// parentheses. Their operands have exactly the operator's types, so that no cast is looked for either.
+const SHORT: &[(&str, &str)] = &[
+    (
+        "{microseconds}",
+        "::double precision {*} interval '1 microsecond'",
+    ),
+    ("{=}", "OPERATOR(pg_catalog.=)"),
+    ("{<>}", "OPERATOR(pg_catalog.<>)"),
+    ("{<}", "OPERATOR(pg_catalog.<)"),
+    ("{<=}", "OPERATOR(pg_catalog.<=)"),
+    ("{>}", "OPERATOR(pg_catalog.>)"),
+    ("{+}", "OPERATOR(pg_catalog.+)"),
+    ("{-}", "OPERATOR(pg_catalog.-)"),
+    ("{*}", "OPERATOR(pg_catalog.*)"),
+    ("{/}", "OPERATOR(pg_catalog./)"),
+    ("{|}", "OPERATOR(pg_catalog.|)"),
+    ("{<<}", "OPERATOR(pg_catalog.<<)"),
 ];
 
 /// When the message reached the server. It is one reading for the whole statement, even at the end of a
@@ -184,6 +206,7 @@ impl Statements {
         let parts = PARTS
             .iter()
             .map(|&(name, part, now)| (name, bare(part).replace("{now}", now)));
+        let short = SHORT.iter().map(|&(name, text)| (name, text.to_owned()));
         let rest = [
             ("{arrival}", ARRIVAL.to_owned()),
             ("{records}", format!("{schema}.records")),
@@ -201,7 +224,7 @@ impl Statements {
         let mut statements = Self {
             all: Vec::new(),
             prefix: String::new(),
-            fills: parts.chain(rest).collect(),
+            fills: parts.chain(rest).chain(short).collect(),
         };
         let mut hash = Sha256::new();
         for &(kind, name, source) in SOURCES {
@@ -229,6 +252,11 @@ impl Statements {
             }
         }
         text
+    }
+
+    #[cfg(test)]
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.all.iter().map(|statement| &*statement.text)
     }
 
     fn of(&self, step: Step) -> &Statement {

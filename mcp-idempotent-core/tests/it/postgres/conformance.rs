@@ -185,3 +185,18 @@ mod odd_sessions {
         transaction_store_conformance!(odd());
     }
 }
+
+/// Sessions that find everybody's objects before Postgres's own.
+mod hostile_sessions {
+    use super::*;
+    use crate::postgres::hostile::hostile_sessions;
+
+    store_conformance!(hostile_sessions());
+    operator_store_conformance!(hostile_sessions());
+
+    mod transactions {
+        use super::*;
+
+        transaction_store_conformance!(hostile_sessions());
+    }
+}

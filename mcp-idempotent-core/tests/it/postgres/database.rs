@@ -36,6 +36,8 @@ pub(super) fn options() -> PgConnectOptions {
 }
 
 pub(crate) struct Database {
+    /// How a process connects that wants nothing special.
+    server: PgConnectOptions,
     pub(super) pool: PgPool,
     /// For looking at the database from outside the store's pool.
     pub(super) outside: PgPool,
@@ -80,11 +82,22 @@ impl Database {
         pool: impl FnOnce(PgPoolOptions) -> PgPoolOptions,
         store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
     ) -> Self {
+        let server = options();
+        Self::on(server.clone(), connect(server), pool, store).await
+    }
+
+    /// The store connects with `connect`, and everybody else with `server`.
+    pub(super) async fn on(
+        server: PgConnectOptions,
+        connect: PgConnectOptions,
+        pool: impl FnOnce(PgPoolOptions) -> PgPoolOptions,
+        store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
+    ) -> Self {
         let outside = PgPoolOptions::new()
             .max_connections(2)
-            .connect_with(options())
+            .connect_with(server.clone())
             .await
-            .expect("the database of DATABASE_URL answers");
+            .expect("the server answers");
         let schema = unique("t");
         let owner = PostgresStore::builder(outside.clone())
             .with_schema(&schema)
@@ -97,13 +110,13 @@ impl Database {
         .execute(&outside)
         .await
         .unwrap();
-        let connect = connect(options());
         let pool = pool(PgPoolOptions::new().max_connections(8)).connect_lazy_with(connect);
         let store = store(PostgresStore::builder(pool.clone()).with_schema(&schema))
             .build()
             .unwrap();
-        let elsewhere = another_process(&schema, |store| store);
+        let elsewhere = another_process(server.clone(), &schema, |store| store);
         Self {
+            server,
             pool,
             outside,
             schema,
@@ -117,14 +130,15 @@ impl Database {
         &self,
         store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
     ) -> PostgresStore {
-        another_process(&self.schema, store)
+        another_process(self.server.clone(), &self.schema, store)
     }
 
     /// One whose sessions find the tables of the schema without naming it.
     pub(crate) fn another_process_at_home(&self, connections: u32) -> PostgresStore {
+        let at_home = self.server.clone();
         let pool = PgPoolOptions::new()
             .max_connections(connections)
-            .connect_lazy_with(options().options([("search_path", &self.schema)]));
+            .connect_lazy_with(at_home.options([("search_path", &self.schema)]));
         PostgresStore::builder(pool)
             .with_schema(&self.schema)
             .build()
@@ -259,12 +273,13 @@ impl Database {
 }
 
 fn another_process(
+    server: PgConnectOptions,
     schema: &str,
     store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
 ) -> PostgresStore {
     let pool = PgPoolOptions::new()
         .max_connections(4)
-        .connect_lazy_with(options());
+        .connect_lazy_with(server);
     store(PostgresStore::builder(pool).with_schema(schema))
         .build()
         .unwrap()

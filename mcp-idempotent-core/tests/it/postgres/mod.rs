@@ -10,6 +10,7 @@ mod conformance;
 pub(crate) mod database;
 mod endings;
 mod faults;
+mod hostile;
 mod interference;
 mod lease_faults;
 mod lease_times;

@@ -1,22 +1,22 @@
--- $1 bytea   record id
--- $2 bytea   fingerprint
--- $3 text    tool
--- $4 text    key prefix
--- $5 bigint  lease in microseconds
--- $6 bigint  retention in doubt in microseconds
+-- $1 pg_catalog.bytea  record id
+-- $2 pg_catalog.bytea  fingerprint
+-- $3 pg_catalog.text   tool
+-- $4 pg_catalog.text   key prefix
+-- $5 bigint            lease in microseconds
+-- $6 bigint            retention in doubt in microseconds
 -- Only a released record may be replaced. In a race the second gets no row. Its claim concludes that a
 -- record exists.
 INSERT INTO {records} AS r (id, fingerprint, state, token, origin, attempts,
     tool, key_prefix, created_at, lease_until, in_doubt_retention, expires_at)
 SELECT $1, $2, 0, drawn.token, drawn.token, 1, $3, $4, clock.now,
-    clock.now + $5 * interval '1 microsecond', $6,
-    clock.now + ($5 + $6) * interval '1 microsecond' FROM {clock}, {drawn}
+    clock.now {+} ($5{microseconds}), $6,
+    clock.now {+} (($5 {+} $6){microseconds}) FROM {clock}, {drawn}
 ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, state = 0,
     token = excluded.token, origin = coalesce(r.origin, excluded.token),
-    attempts = CASE WHEN r.origin IS NULL THEN 1 ELSE r.attempts + 1 END,
+    attempts = CASE WHEN r.origin IS NULL THEN 1 ELSE r.attempts {+} 1 END,
     tool = excluded.tool, key_prefix = excluded.key_prefix,
     lease_until = excluded.lease_until,
     in_doubt_retention = excluded.in_doubt_retention,
     expires_at = excluded.expires_at
-    WHERE r.state = 4
+    WHERE r.state {=} 4
 RETURNING r.token, r.origin, r.attempts

@@ -1,7 +1,7 @@
 -- $1 bigint  the lock of a key
 -- The table lists the upper and the lower half of a bigint separately.
-SELECT pg_catalog.count(*) > 0 FROM pg_catalog.pg_locks l
-JOIN pg_catalog.pg_database d ON d.oid = l.database
-WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
-    AND d.datname = pg_catalog.current_database()
-    AND (l.classid::bigint << 32 | l.objid::bigint) = $1
+SELECT pg_catalog.count(*) {>} 0 FROM pg_catalog.pg_locks l
+JOIN pg_catalog.pg_database d ON d.oid {=} l.database
+WHERE l.locktype {=} 'advisory' AND l.objsubid {=} 1 AND l.granted
+    AND d.datname {=} pg_catalog.current_database()
+    AND ((l.classid::bigint {<<} 32) {|} l.objid::bigint) {=} $1

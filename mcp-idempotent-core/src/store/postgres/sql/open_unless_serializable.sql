@@ -3,5 +3,5 @@
 -- Like open.sql, but raises an error (substring of negative length) in a serializable transaction, where
 -- a look-up would make unrelated calls fail to serialise.
 SELECT WHERE {set_up} AND {try_locks}
-    AND pg_catalog.substr('', 1,
-    -(pg_catalog.current_setting('transaction_isolation') = 'serializable')::int) IS NOT NULL
+    AND pg_catalog.substr(''::pg_catalog.text, 1,
+    {-} (pg_catalog.current_setting('transaction_isolation') {=} 'serializable')::int) IS NOT NULL

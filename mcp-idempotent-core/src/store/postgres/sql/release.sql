@@ -1,4 +1,4 @@
--- $1 bytea   record id
--- $2 bigint  token
+-- $1 pg_catalog.bytea  record id
+-- $2 bigint            token
 DELETE FROM {records} WHERE {guard}
-RETURNING (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint
+RETURNING (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) {*} '1e6')::bigint

@@ -1,15 +1,15 @@
--- $1 bytea     record id
--- $2 bigint    token
--- $3 smallint  kind of the resolution
--- $4 text      who
--- $5 text      why
--- $6 bytea     result
--- $7 bigint    retention in microseconds
--- $8 bigint    tombstone in microseconds
+-- $1 pg_catalog.bytea  record id
+-- $2 bigint            token
+-- $3 smallint          kind of the resolution
+-- $4 pg_catalog.text   who
+-- $5 pg_catalog.text   why
+-- $6 pg_catalog.bytea  result
+-- $7 bigint            retention in microseconds
+-- $8 bigint            tombstone in microseconds
 -- Returns when it was resolved, and whether the record exists.
 WITH done AS (UPDATE {records} SET state = 1, response = $6, completed_at = clock.now,
-    expires_at = clock.now + $7 * interval '1 microsecond',
-    purge_at = clock.now + ($7 + $8) * interval '1 microsecond', {resolved}
+    expires_at = clock.now {+} ($7{microseconds}),
+    purge_at = clock.now {+} (($7 {+} $8){microseconds}), {resolved}
     FROM {clock} WHERE {resolvable}
-    RETURNING (extract(epoch FROM resolved_at) * 1000000)::bigint AS at)
-SELECT (SELECT at FROM done), EXISTS (SELECT 1 FROM {records} WHERE id = $1)
+    RETURNING (pg_catalog.date_part('epoch', resolved_at) {*} '1e6')::bigint AS at)
+SELECT (SELECT at FROM done), EXISTS (SELECT 1 FROM {records} WHERE id {=} $1)

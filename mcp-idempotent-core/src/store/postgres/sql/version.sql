@@ -1,2 +1,2 @@
 -- The newest migration that was applied.
-SELECT coalesce(max(version), 0) FROM {schema}.migrations
+SELECT coalesce(pg_catalog.max(version), 0) FROM {schema}.migrations
