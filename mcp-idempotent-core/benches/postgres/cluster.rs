@@ -4,10 +4,7 @@ use std::{thread::sleep, time::Duration};
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
-pub(crate) use self::kit::Cluster;
-
-#[path = "../../../tests/src/kit/cluster.rs"]
-mod kit;
+pub(crate) use crate::kit::cluster::Cluster;
 
 const SETTINGS: &str = "
 max_connections = 100

@@ -9,10 +9,10 @@ mod call;
 mod cluster;
 mod delay;
 mod duplicates;
+#[path = "../../../tests/src/kit/mod.rs"]
+mod kit;
 #[path = "../paired/mod.rs"]
 mod paired;
-#[path = "../../../tests/src/kit/relay/mod.rs"]
-mod relay;
 mod scene;
 
 use std::{cell::Cell, sync::Arc, time::Duration};
@@ -21,9 +21,9 @@ use call::{
     ARGUMENTS, conflicting_request, expect_refused, expect_replayed, fresh_key, joining, request,
 };
 use cluster::Cluster;
+use kit::relay::Relay;
 use mcp_idempotent_core::{Engine, store::postgres::PostgresStore};
 use paired::{Paired, Target, is_quick};
-use relay::Relay;
 use scene::{Scene, crowd, first_call, write_in};
 use tokio::runtime::{Builder, Runtime};
 

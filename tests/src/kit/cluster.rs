@@ -9,15 +9,13 @@
 )]
 
 use std::{
-    hash::{BuildHasher as _, Hasher as _, RandomState},
-    net::TcpListener,
-    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use sqlx::postgres::PgConnectOptions;
-use tempfile::TempDir;
+
+use super::server::{Home, free_port};
 
 /// The socket is in the data directory. It is a short name for the server, however long the path is.
 const EVERY: &str = "
@@ -37,7 +35,7 @@ autovacuum = off
 /// It ends with this value.
 #[derive(Debug)]
 pub struct Cluster {
-    home: TempDir,
+    home: Home,
     port: u16,
 }
 
@@ -57,10 +55,7 @@ impl Cluster {
     ///
     /// As [`start`](Self::start).
     pub fn start_with(settings: &str) -> Self {
-        let home = TempDir::with_prefix("pg").unwrap();
-        if let Some((user, group)) = server_user() {
-            std::os::unix::fs::chown(home.path(), Some(user), Some(group)).unwrap();
-        }
+        let home = Home::new("pg");
         let mut cluster = Self { home, port: 0 };
         cluster.run(
             "initdb",
@@ -134,18 +129,8 @@ impl Cluster {
             !binaries.is_empty(),
             "this starts a Postgres server of its own: run it with `tests/run --with-services -- …`, which finds or installs one, or set MCP_IDEMPOTENT_TEST_PG_BIN to the directory of initdb and pg_ctl (and, as root, MCP_IDEMPOTENT_TEST_PG_USER to the user to run them as)"
         );
-        let mut command = Command::new(Path::new(&binaries).join(program));
-        command
-            .arg("-D")
-            .arg(self.data())
-            .args(arguments)
-            .current_dir(self.home.path())
-            .env("HOME", self.home.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
-        if let Some((user, group)) = server_user() {
-            command.uid(user).gid(group);
-        }
+        let mut command = self.home.command(Path::new(&binaries).join(program));
+        command.arg("-D").arg(self.data()).args(arguments);
         command
     }
 }
@@ -156,30 +141,4 @@ impl Drop for Cluster {
         let stop = ["stop", "-w", "-m", "immediate"];
         drop(self.command("pg_ctl", &stop).stderr(Stdio::null()).status());
     }
-}
-
-/// Below those that the kernel gives to connections on their way out, which come and go meanwhile.
-fn free_port() -> u16 {
-    let seed = RandomState::new().build_hasher().finish();
-    (0..1000)
-        .map(|step| 10_000 + u16::try_from((seed.wrapping_add(step)) % 9_000).unwrap())
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .expect("a free port")
-}
-
-/// Whom the server runs as, where the tests run as root.
-fn server_user() -> Option<(u32, u32)> {
-    let name = std::env::var("MCP_IDEMPOTENT_TEST_PG_USER").ok()?;
-    if name.is_empty() {
-        return None;
-    }
-    let id = |what: &str| {
-        let output = Command::new("id").arg(what).arg(&name).output().unwrap();
-        String::from_utf8(output.stdout)
-            .unwrap()
-            .trim()
-            .parse()
-            .unwrap()
-    };
-    Some((id("-u"), id("-g")))
 }

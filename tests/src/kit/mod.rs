@@ -2,4 +2,6 @@
 //! because it depends on them, take a module of it by its path.
 
 pub mod cluster;
+pub mod pooler;
 pub mod relay;
+pub mod server;

@@ -73,12 +73,6 @@ impl<'s> Batch<'s> {
         self.call(step, &[Argument::Integer(call), Argument::Integer(key)])
     }
 
-    /// Whether it calls a statement by its prepared name.
-    pub(super) fn calls_names(&self) -> bool {
-        let mut steps = self.steps.iter();
-        self.by_name && steps.any(|step| self.statements.has_name(*step))
-    }
-
     /// Whether it is a transaction, or begins one.
     pub(super) fn begins(&self) -> bool {
         matches!(

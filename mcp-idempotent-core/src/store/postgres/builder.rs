@@ -124,8 +124,8 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Whether the store prepares its statements on each connection. Default: it does. A look-up that
-    /// has a round trip to itself is then one of sqlx's cached statements.
+    /// Whether the store prepares its statements on each connection. Default: it does. Their names
+    /// contain a hash of what they do, so it does not matter who has prepared them.
     ///
     /// Behind a pooler in transaction mode, prepared names do not last. The store finds that out by
     /// itself; switching them off saves it the attempt.
@@ -200,8 +200,6 @@ impl PostgresStoreBuilder {
                 asynchronous_completions: self.asynchronous_completions,
                 on_begin: self.on_begin,
                 prepared: AtomicBool::new(self.prepared_statements),
-                names_last: AtomicBool::new(false),
-                bound: AtomicBool::new(true),
                 serializable: AtomicBool::new(false),
             }),
         }

@@ -67,12 +67,13 @@ pub(super) async fn begin(
         };
         if refusal == Refusal::RecordExists {
             // There was a record, but it has expired.
-            let expire = Batch::new(store)
-                .steps([Step::BeginReadCommitted])
-                .call(Step::Expire, &record)
-                .steps([Step::Commit]);
-            let expired = expire.run(&mut session).await.into_result();
-            expired.map_err(|error| tries.failed(error))?;
+            let expired = tries.run(session, Purpose::Commit, |batch, _| {
+                batch
+                    .steps([Step::BeginReadCommitted])
+                    .call(Step::Expire, &record)
+                    .steps([Step::Commit])
+            });
+            (session, _) = expired.await?.through();
         }
     }
 }

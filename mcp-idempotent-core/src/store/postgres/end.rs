@@ -97,7 +97,7 @@ fn finish<'s>(batch: Batch<'s>, mark: Mark, claim: &Claim, completion: &Completi
     batch.call(Step::Finish, &arguments)
 }
 
-/// A large result costs less as a bound value, although that takes one more round trip. A bound
+/// A large result costs less as a bound value, although that takes two more round trips. A bound
 /// statement is sent alone, so nothing can check whose transaction it runs in. If the handler has
 /// committed, the statement commits by itself. So it writes a record in doubt, which is the truth in
 /// that case.
@@ -122,7 +122,8 @@ async fn commit_bound(
         .bind(plain(&claim.call.tool, TOOL_LENGTH))
         .bind(prefix)
         .bind(interval(claim.in_doubt_retention))
-        .persistent(store.prepared())
+        // Without a name on the server: behind a pooler, one of sqlx's may be anybody's.
+        .persistent(false)
         .fetch_one(&mut **transaction)
         .await
         .map_err(Stopped::before_commit_was_sent)?;

@@ -33,14 +33,6 @@ pub(super) fn sqlstate(error: &sqlx::Error) -> Option<Cow<'_, str>> {
     error.as_database_error().and_then(DatabaseError::code)
 }
 
-/// Whether a prepared name was unknown, or already taken.
-pub(super) fn is_about_prepared_name(error: &sqlx::Error) -> bool {
-    matches!(
-        sqlstate(error).as_deref(),
-        Some(UNKNOWN_PREPARED_NAME | DUPLICATE_PREPARED_NAME)
-    )
-}
-
 /// Whether a savepoint did not exist.
 pub(super) fn is_about_savepoint(error: &sqlx::Error) -> bool {
     matches!(
@@ -98,16 +90,9 @@ pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
             "55P03" | "57014" => StoreErrorKind::Busy,
             IN_FAILED_TRANSACTION => StoreErrorKind::Aborted,
             // Missing tables, schemas, functions, columns or rights; a read-only database.
-            "42P01"
-            | "3F000"
-            | "42883"
-            | "42703"
-            | "42501"
-            | "3D000"
-            | "25006"
-            | "0A000"
-            | UNKNOWN_PREPARED_NAME
-            | DUPLICATE_PREPARED_NAME => StoreErrorKind::Misconfigured,
+            "42P01" | "3F000" | "42883" | "42703" | "42501" | "3D000" | "25006" | "0A000" => {
+                StoreErrorKind::Misconfigured
+            }
             code if code.starts_with("28") => StoreErrorKind::Misconfigured,
             // Insufficient resources (such as too many connections), system errors.
             code if is_end_of_session(code) || code.starts_with("53") || code.starts_with("58") => {

@@ -70,7 +70,6 @@ steps! {
         Abandon = "abandon",
     }
     InFull {
-        LookUpBound = "look_up_bound",
         DoubtBound = "doubt_bound",
         Durably = "durably",
         EndedAs = "ended_as",
@@ -192,7 +191,7 @@ struct Statement {
 pub(super) struct Statements {
     /// In the order of [`Step`].
     all: Vec<Statement>,
-    /// The start of every prepared name. It contains a hash of schema and texts, so that two stores on
+    /// The start of every prepared name. It contains a hash of schema, types and texts, so that two stores on
     /// one connection, or two versions behind one pooler, never run each other's statements.
     prefix: String,
     /// Placeholders and their values.
@@ -226,18 +225,18 @@ impl Statements {
             prefix: String::new(),
             fills: parts.chain(rest).chain(short).collect(),
         };
-        let mut hash = Sha256::new();
         for &(kind, name, source) in SOURCES {
             let text = statements.fill(&bare(source));
-            if kind == Kind::Prepared {
-                hash.update(&text);
-            }
             statements.all.push(Statement {
                 kind,
                 name,
                 parameters: parameters(source).collect(),
                 text: text.into(),
             });
+        }
+        let mut hash = Sha256::new();
+        for text in statements.preparations() {
+            hash.update(text);
         }
         statements.prefix = format!("mcp_idempotent_{}", hex(&hash.finalize()[..8]));
         statements
@@ -273,10 +272,11 @@ impl Statements {
         self.of(step).kind == Kind::Prepared
     }
 
-    /// The statements that prepare them in a session.
+    /// The statements that prepare them in a session. Those that open a transaction come last, so that
+    /// a session which knows them knows all that may follow.
     pub(super) fn preparations(&self) -> impl Iterator<Item = String> {
         let named = |statement: &&Statement| statement.kind == Kind::Prepared;
-        self.all.iter().filter(named).map(|statement| {
+        self.all.iter().rev().filter(named).map(|statement| {
             let types = match statement.parameters.join(",") {
                 none if none.is_empty() => none,
                 types => format!("({types})"),

@@ -46,11 +46,6 @@ pub(super) struct Inner {
     pub(super) locks: Locks,
     /// Whether prepared names are used. Cleared for good if they turn out not to last.
     pub(super) prepared: AtomicBool,
-    /// A prepared name was seen to last beyond a transaction, so sqlx's own prepared statements can
-    /// be relied on too.
-    pub(super) names_last: AtomicBool,
-    /// Cleared for good if the pool's connections keep none of sqlx's statements.
-    pub(super) bound: AtomicBool,
     /// A transaction was seen to be serializable.
     pub(super) serializable: AtomicBool,
 }
@@ -89,7 +84,7 @@ impl PostgresStore {
     /// holds on our table or on a record: 5 seconds.
     pub const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
     /// Results up to this size are part of the statement that commits. Larger ones are bound, which
-    /// takes one more round trip.
+    /// takes two more round trips.
     pub const INLINE_RESULT_BYTES: usize = 4096;
 
     /// Takes a connection from the pool, within the time limit. The pool's own settings apply.

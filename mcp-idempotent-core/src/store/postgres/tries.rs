@@ -128,17 +128,12 @@ impl<'s> Tries<'s> {
         while self.left > 0 {
             self.left -= 1;
             let batch = write(Batch::new(self.store), &session);
-            let (begins, calls_names) = (batch.begins(), batch.calls_names());
+            let begins = batch.begins();
             let mut answer = match purpose {
                 Purpose::Open => batch.open_transaction(&mut session).await,
                 Purpose::Read | Purpose::Commit => batch.run(&mut session).await,
             };
             let Some(error) = answer.error.take() else {
-                let names_last = &self.store.inner.names_last;
-                // Our names were known, although nobody had prepared them right before.
-                if calls_names && unprepared == 0 && !names_last.load(Ordering::Relaxed) {
-                    names_last.store(true, Ordering::Relaxed);
-                }
                 return Ok(Outcome::Through(session, answer));
             };
             let obstacle = Obstacle::of(error, answer.stopped_at());

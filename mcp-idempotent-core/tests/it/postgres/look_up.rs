@@ -1,4 +1,4 @@
-//! A record is looked up by a bound statement of sqlx's, or by the text of a batch.
+//! A record is looked up by a prepared name, or by the statement in full.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use mcp_idempotent_core::{
 use super::database::{Database, claim, result};
 
 /// What both ways read, which must be the same.
-async fn read_both_ways(bound: &PostgresStore, text: &PostgresStore, claim: &Claim) -> String {
+async fn read_both_ways(named: &PostgresStore, in_full: &PostgresStore, claim: &Claim) -> String {
     let mut read = Vec::new();
-    for store in [bound, text] {
+    for store in [named, in_full] {
         let record = store.look_up(claim).await.unwrap();
         read.push(format!("{:?}", record.map(without_the_time)));
     }
@@ -37,7 +37,7 @@ fn without_the_time(mut record: Record) -> Record {
 }
 
 #[tokio::test]
-async fn a_bound_look_up_reads_what_a_batch_reads() {
+async fn a_look_up_by_name_reads_what_one_in_full_reads() {
     // A session may write bytes as it likes.
     let database = Database::with(
         |options| options.options([("bytea_output", "escape"), ("TimeZone", "Pacific/Chatham")]),
@@ -45,11 +45,11 @@ async fn a_bound_look_up_reads_what_a_batch_reads() {
         |store| store,
     )
     .await;
-    let text = database.another_process(|store| store.with_prepared_statements(false));
-    let bound = &database.store;
+    let in_full = database.another_process(|store| store.with_prepared_statements(false));
+    let named = &database.store;
     let read = |claim: Claim| {
-        let text = &text;
-        async move { read_both_ways(bound, text, &claim).await }
+        let in_full = &in_full;
+        async move { read_both_ways(named, in_full, &claim).await }
     };
 
     assert_eq!(read(claim("absent", "{}")).await, "None");
@@ -59,7 +59,7 @@ async fn a_bound_look_up_reads_what_a_batch_reads() {
     let ended = database.commit(transaction, &completed, "bytes: \0 \u{fc} \\");
     assert!(matches!(ended.await, Ended::AsAsked(_)));
     assert!(read(completed.clone()).await.contains("Completed"));
-    let found = bound.look_up(&completed).await.unwrap().unwrap();
+    let found = named.look_up(&completed).await.unwrap().unwrap();
     let RecordState::Completed { response, .. } = found.state else {
         panic!("it is completed");
     };
@@ -73,13 +73,13 @@ async fn a_bound_look_up_reads_what_a_batch_reads() {
     let transaction = database.begin(&too_large).await;
     let end = Completion::new(None, Duration::from_secs(60));
     let end = End::Commit(end);
-    let ended = bound.end(transaction, Some(&too_large), end);
+    let ended = named.end(transaction, Some(&too_large), end);
     assert!(matches!(ended.await, Ended::AsAsked(_)));
     assert!(read(too_large).await.contains("response: None"));
 
     let mut leased = claim("leased", "{}");
     leased.lease = Duration::from_secs(3600);
-    let lease = bound.claim(&leased).await;
+    let lease = named.claim(&leased).await;
     assert!(matches!(lease, Ok(Claimed::New(_))), "{lease:?}");
     assert!(read(leased.clone()).await.contains("InProgress"));
     database.age(leased.id, Duration::from_secs(3601)).await;
@@ -91,7 +91,7 @@ async fn a_bound_look_up_reads_what_a_batch_reads() {
     let mut end = result("forgotten");
     end.tombstone = Duration::from_secs(3600);
     let end = End::Commit(end);
-    let ended = bound.end(transaction, Some(&expired), end);
+    let ended = named.end(transaction, Some(&expired), end);
     assert!(matches!(ended.await, Ended::AsAsked(_)));
     database.age(expired.id, Duration::from_secs(120)).await;
     assert!(read(expired.clone()).await.contains("Expired"));

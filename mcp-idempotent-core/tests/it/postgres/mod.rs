@@ -12,6 +12,8 @@ mod endings;
 mod faults;
 mod hostile;
 mod interference;
+#[path = "../../../../tests/src/kit/mod.rs"]
+mod kit;
 mod lease_faults;
 mod lease_times;
 mod leases;
@@ -19,6 +21,7 @@ mod look_up;
 mod lost_commit;
 mod migration;
 mod pooler;
+mod pooling;
 mod proxy;
 mod resolving;
 mod round_trips;

@@ -3,11 +3,7 @@
 use mcp_idempotent_core::store::postgres::PostgresStoreBuilder;
 
 use super::database::{self, Database};
-
-#[path = "../../../../tests/src/kit/relay/mod.rs"]
-mod relay;
-
-pub(super) use self::relay::{Cut, Lie, LieOf, Relay as Proxy};
+pub(super) use super::kit::relay::{Cut, Lie, LieOf, Relay as Proxy};
 
 /// A database, and a store that talks to it through a proxy.
 pub(super) async fn proxied(
