@@ -9,6 +9,8 @@ mod call;
 #[allow(dead_code, reason = "shared with another benchmark, and used in part")]
 #[path = "postgres/cluster.rs"]
 mod cluster;
+#[path = "../../tests/src/kit/mod.rs"]
+mod kit;
 mod paired;
 #[allow(dead_code, reason = "shared with another benchmark, and used in part")]
 #[path = "postgres/scene.rs"]

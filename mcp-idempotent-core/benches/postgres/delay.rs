@@ -9,7 +9,7 @@ use std::{
 
 use sqlx::postgres::PgConnectOptions;
 
-use crate::relay::Relay;
+use crate::kit::relay::Relay;
 
 /// A message of no text, as a client's first one is.
 const FIRST: &[u8] = b"\0\0\0\x04";
