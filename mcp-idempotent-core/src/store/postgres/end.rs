@@ -82,7 +82,13 @@ async fn ended(
     }
 }
 
-fn finish<'s>(batch: Batch<'s>, mark: Mark, claim: &Claim, completion: &Completion) -> Batch<'s> {
+/// Inserts the finished record.
+pub(super) fn finish<'s>(
+    batch: Batch<'s>,
+    mark: Mark,
+    claim: &Claim,
+    completion: &Completion,
+) -> Batch<'s> {
     let [response, retention, tombstone] = Argument::completion(completion);
     let arguments = [
         Argument::Bytes(claim.id.as_bytes()),

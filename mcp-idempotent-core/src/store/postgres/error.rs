@@ -26,6 +26,7 @@ pub(super) const NO_TRANSACTION: &str = "25P01";
 const NO_SAVEPOINT: &str = "3B001";
 pub(super) const UNKNOWN_PREPARED_NAME: &str = "26000";
 pub(super) const DUPLICATE_PREPARED_NAME: &str = "42P05";
+pub(super) const READ_ONLY: &str = "25006";
 const UNIQUE_VIOLATION: &str = "23505";
 
 /// The SQLSTATE, if the database answered at all.
@@ -90,7 +91,7 @@ pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
             "55P03" | "57014" => StoreErrorKind::Busy,
             IN_FAILED_TRANSACTION => StoreErrorKind::Aborted,
             // Missing tables, schemas, functions, columns or rights; a read-only database.
-            "42P01" | "3F000" | "42883" | "42703" | "42501" | "3D000" | "25006" | "0A000" => {
+            "42P01" | "3F000" | "42883" | "42703" | "42501" | "3D000" | READ_ONLY | "0A000" => {
                 StoreErrorKind::Misconfigured
             }
             code if code.starts_with("28") => StoreErrorKind::Misconfigured,
@@ -120,9 +121,9 @@ pub(super) fn store_error(doing: &str, schema: &str, error: sqlx::Error) -> Stor
             "; the tables in schema {schema} are missing or of another version: run `PostgresStore::migrate`, or apply `PostgresStore::migration_sql` by hand"
         ),
         Some("42501") => format!(
-            "; the database role lacks rights in schema {schema}: see the grants in the documentation of `PostgresStore`"
+            "; the database role lacks rights in schema {schema}, or a row-level security policy refuses its records: see the grants in the documentation of `PostgresStore`"
         ),
-        Some("25006") => "; the database or the transaction is read-only".to_owned(),
+        Some(READ_ONLY) => "; the database or the transaction is read-only".to_owned(),
         _ => String::new(),
     };
     StoreError::new(kind(&error), format!("Postgres store: {doing}{remedy}")).with_source(error)

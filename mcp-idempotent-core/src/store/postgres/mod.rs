@@ -109,6 +109,7 @@ mod statement;
 mod store;
 mod sweep;
 mod tries;
+mod verify;
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The schema: its migrations, and the check of its tables.
+//! The schema and its migrations.
 
 use sqlx::Row as _;
 
@@ -6,12 +6,15 @@ use super::{
     batch::Batch, connection::Session, schema_name::SchemaName, statement::Step,
     store::PostgresStore,
 };
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::StoreError;
 
 pub(super) const MIGRATIONS: &[(i32, &str)] = &[(
     1,
     include_str!("../../../migrations/postgres/0001_records.sql"),
 )];
+
+/// The version that this program needs.
+pub(super) const NEWEST: i32 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 /// The lock under which migrations run, the same as in [`Step::MigrationLock`].
 const MIGRATION_LOCK: &str = "SELECT pg_catalog.pg_advisory_xact_lock(1835233385, 1)";
@@ -81,63 +84,10 @@ impl PostgresStore {
         Ok(())
     }
 
-    async fn version(&self, session: &mut Session) -> Result<i32, sqlx::Error> {
+    /// The version of the tables.
+    pub(super) async fn version(&self, session: &mut Session) -> Result<i32, sqlx::Error> {
         let batch = Batch::new(self).steps([Step::Version]);
         let answer = batch.run(session).await.into_result()?;
         answer.one(Step::Version)?.try_get(0)
-    }
-
-    /// Checks that the tables have this version, that the role may use them, and that the database can
-    /// be written to. It needs no right to create anything.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreErrorKind::Misconfigured`], with the remedy. Or the database could not be asked.
-    pub async fn verify(&self) -> Result<(), StoreError> {
-        let schema = &self.inner.schema;
-        let fail = |error| self.error("the check of the tables failed", error);
-        let mut session = self.session().await?;
-        // The first version with `COMMIT AND CHAIN`.
-        const OLDEST_SERVER: u32 = 12_00_00;
-        if session
-            .server_version_num()
-            .is_some_and(|version| version < OLDEST_SERVER)
-        {
-            return Err(StoreError::new(
-                StoreErrorKind::Misconfigured,
-                "the store needs Postgres 12 or later",
-            ));
-        }
-        let version = self.version(&mut session).await.map_err(fail)?;
-        let newest = MIGRATIONS.last().map_or(0, |(version, _)| *version);
-        if version < newest {
-            return Err(StoreError::new(
-                StoreErrorKind::Misconfigured,
-                format!(
-                    "the tables in schema {} are of version {version}, and this program needs version {newest}: run `PostgresStore::migrate`, or apply `PostgresStore::migration_sql` by hand",
-                    schema.as_str()
-                ),
-            ));
-        }
-        let check = Batch::new(self).steps([Step::Columns, Step::Rights]);
-        let answer = check.run(&mut session).await.into_result().map_err(fail)?;
-        session.release();
-        let row = answer.one(Step::Rights).map_err(fail)?;
-        if !row.try_get::<bool, _>(0).map_err(fail)? {
-            return Err(StoreError::new(
-                StoreErrorKind::Misconfigured,
-                format!(
-                    "the database role lacks rights in schema {}: it needs SELECT, INSERT, UPDATE and DELETE on records, and USAGE on the sequence tokens",
-                    schema.as_str()
-                ),
-            ));
-        }
-        if row.try_get::<bool, _>(1).map_err(fail)? {
-            return Err(StoreError::new(
-                StoreErrorKind::Misconfigured,
-                "the database is a standby: the store needs the primary",
-            ));
-        }
-        Ok(())
     }
 }

@@ -87,7 +87,7 @@ steps! {
         Existing = "existing",
         Version = "version",
         Columns = "columns",
-        Rights = "rights",
+        Trial = "trial",
     }
     Control {
         Begin = "BEGIN{isolation}",
@@ -107,6 +107,7 @@ steps! {
         ResetRole = "RESET ROLE",
         Moment = "SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) {*} '1e6')::bigint",
         Ask = "SELECT 1",
+        Backend = "SELECT pg_catalog.pg_backend_pid()",
         // Locks with two numbers have a space of their own, so it never meets a key's lock.
         MigrationLock = "SELECT pg_catalog.pg_advisory_xact_lock(1835233385, 1)",
         Prepare = "PREPARE",
@@ -313,9 +314,10 @@ impl Statements {
             let mut text = statement.text.to_string();
             let pairs = arguments.iter().zip(&statement.parameters);
             for (index, (argument, parameter)) in pairs.enumerate().rev() {
-                let mut value = String::from("(");
+                // The inner parentheses are for a negative number, whose sign would bind less than a cast.
+                let mut value = String::from("((");
                 argument.push_to(&mut value);
-                let _ = write!(value, "::{parameter})");
+                let _ = write!(value, ")::{parameter})");
                 text = text.replace(&format!("${}", index + 1), &value);
             }
             sql.push_str(&text);

@@ -191,12 +191,25 @@ mod hostile_sessions {
     use super::*;
     use crate::postgres::hostile::hostile_sessions;
 
-    store_conformance!(hostile_sessions());
-    operator_store_conformance!(hostile_sessions());
+    store_conformance!(hostile_sessions(true));
+    operator_store_conformance!(hostile_sessions(true));
 
     mod transactions {
         use super::*;
 
-        transaction_store_conformance!(hostile_sessions());
+        transaction_store_conformance!(hostile_sessions(true));
+    }
+
+    mod without_prepared_statements {
+        use super::*;
+
+        store_conformance!(hostile_sessions(false));
+        operator_store_conformance!(hostile_sessions(false));
+
+        mod transactions {
+            use super::*;
+
+            transaction_store_conformance!(hostile_sessions(false));
+        }
     }
 }

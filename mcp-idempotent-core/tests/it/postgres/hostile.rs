@@ -2,13 +2,16 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use mcp_idempotent_core::store::{Ended, postgres::PostgresStore};
+use mcp_idempotent_core::{
+    TransactionStore,
+    store::{Claimed, Ended, postgres::PostgresStore},
+};
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, PgConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
-use super::database::{Database, claim, options, unique};
+use super::database::{Database, claim, options, text_of, unique};
 
 const SCRIPT: &str = include_str!("hostile.sql");
 
@@ -50,10 +53,17 @@ fn hostile(database: PgConnectOptions) -> PgConnectOptions {
     database.options([("search_path", "hostile, pg_catalog")])
 }
 
-pub(super) async fn hostile_sessions() -> Database {
+/// A store in such sessions, which calls its statements by name or in full.
+pub(super) async fn hostile_sessions(prepared: bool) -> Database {
     let server = hostile_database().await;
     let connect = hostile(server.clone());
-    Database::on(server, connect, |pool| pool, |store| store).await
+    Database::on(
+        server,
+        connect,
+        |pool| pool,
+        |store| store.with_prepared_statements(prepared),
+    )
+    .await
 }
 
 #[tokio::test]
@@ -104,11 +114,19 @@ async fn what_is_not_qualified_meets_hostile_objects() {
 
 #[tokio::test]
 async fn a_call_and_its_replay_pass_under_a_hostile_search_path() {
-    let database = hostile_sessions().await;
-    for size in [10, 100_000] {
-        let claim = claim(&format!("key-{size}"), "{}");
-        let ended = database.call(&claim, &"x".repeat(size)).await;
-        assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    for prepared in [true, false] {
+        let database = hostile_sessions(prepared).await;
+        for size in [10, 100_000] {
+            let claim = claim(&format!("key-{size}"), "{}");
+            let text = "x".repeat(size);
+            let ended = database.call(&claim, &text).await;
+            assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+            let again = database.store.begin(&claim.call, Some(&claim)).await;
+            let Ok(Claimed::Found(record)) = again else {
+                panic!("expected a record, found {again:?}");
+            };
+            assert_eq!(text_of(&record), text);
+        }
+        assert_eq!(database.effects().await.len(), 2);
     }
-    assert_eq!(database.records().await, 2);
 }

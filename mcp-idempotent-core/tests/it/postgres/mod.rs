@@ -27,3 +27,4 @@ mod resolving;
 mod round_trips;
 mod sessions;
 mod sweeping;
+mod verify;

@@ -1,7 +1,7 @@
 //! A real pgbouncer. It knows no prepared statements, so in transaction mode a name on the server may be
 //! anybody's.
 
-use std::time::Duration;
+use std::{sync::Mutex, time::Duration};
 
 use futures_util::future::join_all;
 use mcp_idempotent_core::{
@@ -190,4 +190,27 @@ async fn processes_that_share_sessions_and_look_up_first_get_their_own_results()
 #[tokio::test]
 async fn processes_behind_a_pooler_in_session_mode_get_their_own_results() {
     two_schemas_and_four_processes(PoolMode::Session, 40, true).await;
+}
+
+/// The check holds one session and asks on another connection, which is then given a different one.
+#[tokio::test]
+async fn the_check_at_the_start_sees_a_pooler_that_shares_sessions() {
+    let database = Database::new().await;
+    for (mode, is_warned) in [(PoolMode::Transaction, true), (PoolMode::Session, false)] {
+        let pooler = Pooler::start(&options(), mode, SESSIONS);
+        let pool = PgPoolOptions::new().connect_lazy_with(pooler.options(options()));
+        let store = PostgresStore::builder(pool)
+            .with_schema(&database.schema)
+            .build()
+            .unwrap();
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(Mutex::new(log.reopen().unwrap()))
+            .finish();
+        let logging = tracing::subscriber::set_default(subscriber);
+        store.verify().await.unwrap();
+        drop(logging);
+        let log = std::fs::read_to_string(log.path()).unwrap();
+        assert_eq!(log.contains("pooler"), is_warned, "{mode:?}: {log}");
+    }
 }

@@ -1,0 +1,205 @@
+//! The check at start-up. It does what calls do, and rolls it back.
+
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    time::Duration,
+};
+
+use sqlx::{Connection as _, PgConnection, Row as _};
+
+use super::{
+    batch::{Answer, Batch, roll_back},
+    end::finish,
+    error::{self, answer},
+    literal::Argument,
+    lock::Mark,
+    schema::NEWEST,
+    statement::Step,
+    store::PostgresStore,
+};
+use crate::{
+    Application, CanonicalArguments, Identity, Scope,
+    store::{CallInfo, Claim, Completion, StoreError, StoreErrorKind},
+};
+
+impl PostgresStore {
+    /// Proves that the store can work here. It writes a record, sees it, changes it and removes it; it
+    /// finds that a second connection is excluded by a lock, and a second record by the primary key. All
+    /// of this is rolled back. It needs no right to create anything, and opens a connection of its own
+    /// beside one of the pool.
+    ///
+    /// It logs a warning if the connections go through a pooler that shares sessions between clients.
+    /// Where the pooler had no other session free, that cannot be seen.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::Misconfigured`], with the remedy.
+    /// [`StoreErrorKind::Unavailable`]: the database could not be asked, or is a standby.
+    /// Nothing is left behind in either case.
+    pub async fn verify(&self) -> Result<(), StoreError> {
+        let failed = |error| self.error("the check of the tables failed", error);
+        let mut session = self.session().await?;
+        // The first version with `COMMIT AND CHAIN`.
+        const OLDEST_SERVER: u32 = 12_00_00;
+        if session
+            .server_version_num()
+            .is_some_and(|version| version < OLDEST_SERVER)
+        {
+            return Err(misconfigured("the store needs Postgres 12 or later"));
+        }
+        let version = self.version(&mut session).await.map_err(failed)?;
+        self.is_of_this_version(version)?;
+        let mut other = self.another_connection().await?;
+        let home = backend(&mut other).await.map_err(failed)?;
+
+        let claim = claim_of_nobody();
+        let written = write(self, &claim).run(&mut session).await;
+        self.could_write(written)?;
+        let excluded = Batch::in_full(self)
+            .steps([Step::BeginReadCommitted, Step::Backend])
+            .try_locks(self, Step::Open, &claim);
+        let excluded = excluded.run(&mut other).await;
+        let moved_to = excluded.row(Step::Backend).map(|row| row.try_get(0));
+        let moved_to = moved_to.transpose().map_err(failed)?;
+        match excluded.error {
+            None => {
+                return Err(misconfigured(
+                    "the advisory locks of this database do not exclude, or its two connections led to different databases: the store needs Postgres's own advisory locks, and all its connections must lead to one database",
+                ));
+            }
+            Some(error) if is_refusal(&error) => {}
+            Some(error) => return Err(failed(error)),
+        }
+        let inserted = || finish(Batch::in_full(self), Mark::new(), &claim, &result());
+        let first = inserted().run(&mut session).await.into_result();
+        first.map_err(failed)?;
+        match inserted().run(&mut session).await.error {
+            Some(error) if error::is_our_unique_violation(&error, self.inner.schema.as_str()) => {}
+            Some(error) => return Err(failed(error)),
+            None => {
+                return Err(misconfigured(format!(
+                    "the table records in schema {0} has lost its primary key: ALTER TABLE {0}.records ADD CONSTRAINT mcp_idempotent_records_pkey PRIMARY KEY (id)",
+                    self.inner.schema.as_str()
+                )));
+            }
+        }
+        roll_back(self, &mut session).await.map_err(failed)?;
+        session.release();
+        // The session that it had before is taken by our own transaction.
+        if moved_to.is_some_and(|session: i32| session != home) {
+            tracing::warn!(
+                "the connections go through a pooler that shares sessions between clients; your own queries need care there: see \"Poolers\" in docs/operating.md"
+            );
+        }
+        Ok(())
+    }
+
+    fn is_of_this_version(&self, version: i32) -> Result<(), StoreError> {
+        let remedy = if version < NEWEST {
+            "run `PostgresStore::migrate`, or apply `PostgresStore::migration_sql` by hand"
+        } else if version > NEWEST {
+            "a newer program has changed them; run one that is at least as new"
+        } else {
+            return Ok(());
+        };
+        Err(misconfigured(format!(
+            "the tables in schema {} are of version {version}, and this program needs version {NEWEST}: {remedy}",
+            self.inner.schema.as_str()
+        )))
+    }
+
+    /// One that is not the pool's, which may have no second one.
+    async fn another_connection(&self) -> Result<PgConnection, StoreError> {
+        let options = self.inner.pool.connect_options();
+        let connected = PgConnection::connect_with(&options);
+        match tokio::time::timeout(self.inner.acquire_timeout, connected).await {
+            Ok(connected) => {
+                connected.map_err(|error| self.error("no second connection for the check", error))
+            }
+            Err(_) => Err(StoreError::new(
+                StoreErrorKind::Unavailable,
+                "a second connection for the check was not answered",
+            )),
+        }
+    }
+
+    fn could_write(&self, written: Answer) -> Result<(), StoreError> {
+        let is_standby = written.stopped_at() == Some(Step::Primary);
+        if let Some(error) = written.error {
+            if is_standby && error::sqlstate(&error).as_deref() == Some(answer::NO) {
+                return Err(StoreError::new(
+                    StoreErrorKind::Unavailable,
+                    "the database is a standby: the store needs the primary",
+                ));
+            }
+            if error::sqlstate(&error).as_deref() == Some(error::READ_ONLY) {
+                return Err(misconfigured(
+                    "transactions begin read-only here: set default_transaction_read_only to off for the role and the database",
+                )
+                .with_source(error));
+            }
+            return Err(self.error("the check of the tables failed", error));
+        }
+        let steps = [Step::Finish, Step::LookUp, Step::Trial];
+        let is_seen = steps.iter().all(|step| written.row(*step).is_some());
+        if is_seen && written.affected(Step::Expire) == 1 {
+            return Ok(());
+        }
+        Err(misconfigured(format!(
+            "the database role does not see, or cannot change, the records that it writes in schema {}: give it a row-level security policy for all rows of the table records, or BYPASSRLS, and remove triggers and rules from the table",
+            self.inner.schema.as_str()
+        )))
+    }
+}
+
+/// Everything that calls do to a record. It leaves the record's place free, and the locks held.
+fn write<'s>(store: &'s PostgresStore, claim: &Claim) -> Batch<'s> {
+    let record = Argument::record(claim);
+    let opened = Batch::in_full(store)
+        .begin_short()
+        .steps([Step::Primary, Step::Columns])
+        .try_locks(store, Step::Open, claim);
+    finish(opened, Mark::new(), claim, &result())
+        .call(Step::LookUp, &record)
+        .call(Step::Trial, &record[..1])
+        .call(Step::Expire, &record)
+}
+
+/// A claim that no caller has, and no other check that runs now.
+fn claim_of_nobody() -> Claim {
+    let random = RandomState::new().hash_one(0);
+    let scope = Scope::new(format!("{random:016x}"));
+    let identity = Identity::new(
+        &Application::new("mcp-idempotent"),
+        &scope,
+        None,
+        "verify",
+        &CanonicalArguments::new(None, &[]),
+        None,
+    );
+    let call = CallInfo::new("verify", scope);
+    Claim::new(identity.id, identity.fingerprint, call)
+}
+
+fn result() -> Completion {
+    Completion::new(None, Duration::from_secs(60))
+}
+
+/// Which session of the server a connection has.
+async fn backend(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
+    sqlx::raw_sql("SELECT pg_catalog.pg_backend_pid()")
+        .fetch_one(connection)
+        .await?
+        .try_get(0)
+}
+
+fn is_refusal(error: &sqlx::Error) -> bool {
+    matches!(
+        error::sqlstate(error).as_deref(),
+        Some(answer::NO | answer::KEY_BUSY)
+    )
+}
+
+fn misconfigured(what: impl Into<String>) -> StoreError {
+    StoreError::new(StoreErrorKind::Misconfigured, what)
+}
