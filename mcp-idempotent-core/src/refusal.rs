@@ -2,7 +2,13 @@
 //!
 //! The public ones are for the attribute and the layer when they run calls without protection.
 
+mod secret;
+
 use std::time::Duration;
+
+pub(crate) use self::secret::{
+    another_secret, previous_secret_has_unsettled_calls, previous_secret_needed, rotation_too_short,
+};
 
 use crate::{
     error::{Action, CommitOutcome, ErrorKind, Refusal},
@@ -142,48 +148,6 @@ pub(crate) fn too_many_waiting() -> Refusal {
          send it again with the same key.",
     )
     .with_retry_after(RETRY_AFTER)
-}
-
-pub(crate) fn another_secret() -> Refusal {
-    tracing::error!(
-        "the application's records were made under a different secret than this engine's, or under none; give it the same secret, replace the old one with `with_previous_secret`, or use another application name"
-    );
-    misconfigured(
-        "The server's secret is not the one of its idempotency records, so the call was not \
-         executed. The server's log names the remedy.",
-    )
-}
-
-pub(crate) fn previous_secret_needed() -> Refusal {
-    tracing::error!(
-        "records made under the previous secret are still kept; keep `with_previous_secret` until one retention has passed since the last process without it ended"
-    );
-    misconfigured(
-        "The server's secret was replaced too early for its idempotency records, so the call was \
-         not executed. The server's log names the remedy.",
-    )
-}
-
-pub(crate) fn rotation_too_short(tool: &str, kept: Duration, period: Duration) -> Refusal {
-    tracing::error!(
-        tool,
-        ?kept,
-        ?period,
-        "the tool's records are kept for longer than the replacement of the secret takes; set `with_rotation_period` to at least as long"
-    );
-    misconfigured(
-        "The server's secret is being replaced in less time than this tool's results are kept, so \
-         the call was not executed. The server's log names the remedy.",
-    )
-}
-
-fn misconfigured(message: &'static str) -> Refusal {
-    Refusal::new(
-        ErrorKind::Misconfigured,
-        CommitOutcome::NotCommitted,
-        Action::AskOperator,
-        message,
-    )
 }
 
 /// The store failed before the handler ran. The cause is logged.

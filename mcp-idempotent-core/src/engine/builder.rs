@@ -65,8 +65,9 @@ impl<S: Store> EngineBuilder<S> {
     /// refused. The steps for an operator are in `docs/operating.md`, "Introducing or changing the
     /// secret".
     ///
-    /// During the change a call costs up to two more writes in lease mode, and up to four in
-    /// transaction mode. A call in doubt has two records.
+    /// During the change a call costs one more write in lease mode, and three in transaction mode.
+    /// A call in doubt has two records. A process with only the new secret is also refused while
+    /// older calls in the store are in progress or in doubt.
     #[must_use]
     pub fn with_previous_secret(mut self, previous: impl Into<Option<Secret>>) -> Self {
         self.previous_secret = Some(previous.into());

@@ -71,6 +71,7 @@ impl Lead {
         if policy.on_expired == OnExpired::Refuse {
             completion.tombstone = policy.tombstone;
         }
+        completion.guard = self.guard.as_ref().map(Guard::lease);
         completion
     }
 
@@ -78,14 +79,6 @@ impl Lead {
     pub(super) async fn end_guard(&mut self, end: GuardEnd) {
         if let Some(guard) = self.guard.take() {
             guard.end(end).await;
-        }
-    }
-
-    /// Records the result under the previous identity too.
-    pub(super) async fn complete_guard(&mut self, response: &Bytes) {
-        if self.guard.is_some() {
-            let completion = self.completion(response);
-            self.end_guard(GuardEnd::Complete(completion)).await;
         }
     }
 

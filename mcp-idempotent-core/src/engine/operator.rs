@@ -1,14 +1,16 @@
 //! Listing and resolving records.
 
-use super::{Engine, secret::TOOL};
+use super::Engine;
 use crate::{
     fingerprint::RecordId,
-    store::{Audit, OperatorStore, RecordInfo, RecordQuery, Resolution, Resolved, StoreError},
+    store::{
+        Audit, CallInfo, OperatorStore, RecordInfo, RecordQuery, Resolution, Resolved, StoreError,
+    },
 };
 
 impl<S: OperatorStore> Engine<S> {
     /// Lists the store's records, of all its applications, oldest first and without their results.
-    /// Records that say which secret an application has are left out.
+    /// Records of the engine's own, such as which secret an application has, are left out.
     ///
     /// # Errors
     ///
@@ -18,9 +20,10 @@ impl<S: OperatorStore> Engine<S> {
         loop {
             let mut page = self.inner.store.list(&query).await?;
             let (listed, last) = (page.len(), page.last().map(RecordInfo::cursor));
-            page.retain(|record| &*record.tool != TOOL);
+            page.retain(|record| !CallInfo::is_internal(&record.tool));
             // An empty page would look like the end of the list.
-            if !page.is_empty() || listed == 0 || query.tool.as_deref() == Some(TOOL) {
+            let asked_for_own = query.tool.as_deref().is_some_and(CallInfo::is_internal);
+            if !page.is_empty() || listed == 0 || asked_for_own {
                 return Ok(page);
             }
             query.after = last;

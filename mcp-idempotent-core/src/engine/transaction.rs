@@ -149,8 +149,8 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
         guard.committing();
     }
     let ended = store.end(transaction, Some(&lead.claim), end).await;
-    let recorded = response.as_ref().map(|response| lead.completion(response));
-    lead.end_guard(GuardEnd::after(&ended, recorded)).await;
+    let guard_end = GuardEnd::after(&ended, response.is_some());
+    lead.end_guard(guard_end).await;
     answer(lead, plan, ended, response, result, observed)
 }
 

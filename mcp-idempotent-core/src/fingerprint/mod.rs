@@ -178,6 +178,14 @@ impl Fingerprint {
         }
     }
 
+    /// A fingerprint of a guard's mark. Version 0 keeps it apart from the fingerprints of calls.
+    pub(crate) fn of_guard_mark(mark: RecordId) -> Self {
+        Self {
+            version: 0,
+            digest: mark.0,
+        }
+    }
+
     /// Reads the stored form: one byte of version, then the digest. `None` if the length is wrong.
     #[must_use]
     pub fn from_stored(stored: &[u8]) -> Option<Self> {

@@ -32,8 +32,10 @@
 //!    the same when another attempt takes over, and when a key is released with a time to keep its
 //!    origin and is claimed again within that time. A record that has expired, or was released
 //!    without such a time, leaves no origin.
-//! 9. **Dropping is safe.** Dropping a transaction rolls it back. Dropping the future of any method
-//!    at any await point leaves no pooled connection inside a transaction.
+//! 9. **A guard and its record are one.** A completion may name a [guard](Completion::guard), the
+//!    lease of another record. Then both get the result in one step, or neither does.
+//! 10. **Dropping is safe.** Dropping a transaction rolls it back. Dropping the future of any method
+//!     at any await point leaves no pooled connection inside a transaction.
 
 mod error;
 pub mod memory;
@@ -90,6 +92,17 @@ pub struct CallInfo {
 }
 
 impl CallInfo {
+    /// What the tool's name begins with in records that are no calls but the engine's own.
+    pub const INTERNAL: &'static str = "mcp-idempotent/";
+
+    pub(crate) fn internal(what: &str) -> Self {
+        Self::new(format!("{}{what}", Self::INTERNAL), None)
+    }
+
+    pub(crate) fn is_internal(tool: &str) -> bool {
+        tool.starts_with(Self::INTERNAL)
+    }
+
     /// Describes a call. `scope` is a [`Scope`] or `None`.
     #[must_use]
     pub fn new(tool: impl Into<Arc<str>>, scope: impl Into<Option<Scope>>) -> Self {
@@ -228,16 +241,22 @@ pub struct Completion {
     pub retention: Duration,
     /// How long to keep a tombstone after that; zero for none.
     pub tombstone: Duration,
+    /// A lease of another record that must be current too. That record is completed in the same
+    /// step, with the same result. If the guard is no longer current, nothing is recorded or
+    /// committed, and the answer is [`LeaseEnd::Fenced`] ([`Ended::Fenced`]). An operator's
+    /// resolution ignores it.
+    pub guard: Option<Lease>,
 }
 
 impl Completion {
-    /// A completion without a tombstone.
+    /// A completion without a tombstone and without a guard.
     #[must_use]
     pub const fn new(response: Option<Bytes>, retention: Duration) -> Self {
         Self {
             response,
             retention,
             tombstone: Duration::ZERO,
+            guard: None,
         }
     }
 }
@@ -283,7 +302,8 @@ pub enum Ended {
     EndedByHandler,
     /// The connection was lost during the commit, and the outcome could not be found out.
     Unknown(StoreError),
-    /// The record is no longer under the lease's token. Nothing of this call was committed.
+    /// The record is no longer under the lease's token, or the completion's guard is lost. Nothing of
+    /// this call was committed.
     Fenced,
 }
 
@@ -403,6 +423,15 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// The same as for [`complete`](Self::complete).
     fn abandon(&self, lease: &Lease) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
+
+    /// Whether a call that was first claimed longer ago than `age` is in progress or in doubt.
+    /// Records of the engine's own ([`CallInfo::INTERNAL`]) do not count.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be reached. Nothing was changed.
+    fn has_unsettled(&self, age: Duration)
+    -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Removes up to `limit` records past their retention. It never removes a record in progress,
     /// or one in doubt that is within its own retention. Returns how many records it removed or

@@ -50,6 +50,8 @@
 mod attempt;
 #[expect(missing_docs, reason = "each function's name is its rule")]
 mod dropped;
+#[expect(missing_docs, reason = "each function's name is its rule")]
+mod guard;
 mod harness;
 #[expect(missing_docs, reason = "each function's name is its rule")]
 mod interference;
@@ -69,6 +71,6 @@ mod transaction;
 pub use self::harness::{Harness, HarnessResult, SqlHarness, TransactionHarness};
 #[doc(hidden)]
 pub use self::{
-    attempt::*, dropped::*, interference::*, lease::*, operator::*, resolving::*, retention::*,
-    transaction::*,
+    attempt::*, dropped::*, guard::*, interference::*, lease::*, operator::*, resolving::*,
+    retention::*, transaction::*,
 };

@@ -34,6 +34,9 @@ macro_rules! store_conformance {
             a_key_that_was_given_back_remembers_its_origin
             what_is_left_of_a_free_key_is_forgotten_unswept_too
             racing_claims_of_a_free_key_win_once
+            a_lease_and_its_guard_are_completed_together
+            a_lost_guard_lets_its_lease_complete_nothing
+            a_lost_lease_leaves_its_guard_as_it_was
         }
     };
 }
@@ -79,6 +82,9 @@ macro_rules! transaction_store_conformance {
             a_fenced_lease_commits_nothing_of_its_transaction
             a_lapsed_lease_commits_nothing_of_its_transaction
             an_attempt_that_was_taken_over_commits_nothing_of_its_transaction
+            a_record_and_its_guard_are_committed_together
+            a_lost_guard_commits_nothing_of_its_transaction
+            a_lease_and_its_guard_are_completed_together_with_a_transaction
             a_transaction_passes_what_is_left_of_a_free_key
             a_committed_record_counts_until_its_retention_ends_and_not_after
             whatever_ends_on_an_expired_record_replaces_it

@@ -148,9 +148,14 @@ impl<S: Store> Inner<S> {
             };
             let record = match claimed {
                 Claimed::New(lease) => {
-                    return Ok(Claimed::New(
-                        self.hold(lease, &claim, under, claiming, asked, false),
-                    ));
+                    return Ok(Claimed::New(self.hold(
+                        lease,
+                        &claim,
+                        under.clone(),
+                        claiming,
+                        asked,
+                        false,
+                    )));
                 }
                 Claimed::InProgress => return Ok(Claimed::InProgress),
                 Claimed::Conflict => return Ok(Claimed::Conflict),
@@ -174,9 +179,14 @@ impl<S: Store> Inner<S> {
                         on_doubt = ?claiming.on_doubt,
                         "a call in doubt was taken over"
                     );
-                    return Ok(Claimed::New(
-                        self.hold(lease, &claim, under, claiming, asked, true),
-                    ));
+                    return Ok(Claimed::New(self.hold(
+                        lease,
+                        &claim,
+                        under.clone(),
+                        claiming,
+                        asked,
+                        true,
+                    )));
                 }
                 // Another call was faster, and decides.
                 Ok(None) if tries >= TAKE_OVERS => return Ok(Claimed::InProgress),
@@ -204,7 +214,7 @@ impl<S: Store> Inner<S> {
         in_doubt: bool,
     ) -> OwnedLease<S> {
         // The downstream keys are the same for every process that may make an attempt at this call.
-        let seed_of = match (under, &self.rotation) {
+        let seed_of = match (&under, &self.rotation) {
             (Some(under), Some(rotation)) => SeedOf {
                 id: under.id,
                 fingerprint: under.fingerprint,
@@ -218,7 +228,7 @@ impl<S: Store> Inner<S> {
                 secret: self.secret.clone(),
             },
         };
-        let in_doubt = in_doubt || under.is_some_and(|under| under.in_doubt);
+        let in_doubt = in_doubt || under.as_ref().is_some_and(|under| under.in_doubt);
         let held = Arc::new(Held::new(
             (Arc::clone(&self.store), Arc::<Heart<S>>::clone(&self.heart)),
             lease,
@@ -226,6 +236,7 @@ impl<S: Store> Inner<S> {
             asked,
             seed_of,
             claim.call.clone(),
+            under.map(|under| under.guard),
         ));
         self.heart.keep(&held);
         OwnedLease {

@@ -54,7 +54,7 @@ impl<S: Store> LeaseAttempt<S> {
             guard.started();
         }
         let (held, lead) = (&self.owned.held, &self.lead);
-        let over_time = held.watch.transaction.over_time();
+        let over_time = held.watch.transaction().over_time();
         let handler = handler::run(lead.identity.id, &lead.observed, over_time, handler);
         let lost = async {
             held.watch.lost().await;
@@ -94,7 +94,7 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
     let kind = result.kind();
     let watch = &owned.held.watch;
     watch.returned();
-    let transaction = match watch.transaction.close() {
+    let transaction = match watch.transaction().close() {
         Left::Nothing => None,
         Left::Transaction(transaction) => Some(transaction),
         Left::StillHeld => {
@@ -174,7 +174,7 @@ async fn complete<S: Store>(
 ) -> Answer {
     match owned.complete(&lead, &response).await {
         Ok(LeaseEnd::Done(at)) => {
-            lead.complete_guard(&response).await;
+            lead.end_guard(GuardEnd::Completed).await;
             lead.share(response, at);
             Answer::Executed
         }
@@ -210,12 +210,12 @@ async fn complete_with<S: Store>(
     match transaction.end(end).await {
         Ended::AsAsked(at) => {
             owned.ended = true;
-            lead.complete_guard(&response).await;
+            lead.end_guard(GuardEnd::Completed).await;
             lead.share(response, at);
             Answer::Executed
         }
+        // Either lease may be lost. What is left of them is abandoned when they are dropped.
         Ended::Fenced | Ended::Lost(_) | Ended::LostInProgress => {
-            owned.ended = true;
             observed.note(Outcome::Fenced);
             lead.refuse(refusal::fenced(owned.on_doubt))
         }

@@ -5,7 +5,7 @@ use std::{any::Any, fmt, sync::Arc, time::Duration};
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 
-use super::held::{Held, NotCurrent, Watch};
+use super::held::{AnyHeld, Held, NotCurrent, Watch};
 use crate::{
     engine::late::BeginError,
     engine::lent::Borrowed,
@@ -21,7 +21,7 @@ const SHORTEST_ANSWER: Duration = Duration::from_secs(1);
 /// clone may outlive the attempt; it is then no longer current.
 #[derive(Clone)]
 pub struct LeaseHandle {
-    held: Arc<dyn OfAnyStore>,
+    held: Arc<dyn AnyHeld>,
 }
 
 impl LeaseHandle {
@@ -78,7 +78,7 @@ impl LeaseHandle {
         if watch.is_lost() {
             return Err(BeginError::Ended);
         }
-        watch.transaction.begin(&store, &watch.call).await
+        watch.transaction().begin(&store, &watch.call).await
     }
 
     /// Resolves when the lease is lost while the attempt is running, and never otherwise.
@@ -117,17 +117,7 @@ impl fmt::Debug for LeaseHandle {
     }
 }
 
-/// A [`Held`] for any type of store, so that a handler does not have to name the type.
-trait OfAnyStore: Send + Sync {
-    fn watch(&self) -> &Watch;
-
-    fn renew_now(&self) -> BoxFuture<'_, Result<(), NotCurrent>>;
-
-    /// An `Arc` of the store.
-    fn store(&self) -> Box<dyn Any>;
-}
-
-impl<S: Store> OfAnyStore for Held<S> {
+impl<S: Store> AnyHeld for Held<S> {
     fn watch(&self) -> &Watch {
         &self.watch
     }
@@ -140,7 +130,7 @@ impl<S: Store> OfAnyStore for Held<S> {
             }
             // In this store an open transaction blocks all other writes, so a renewal would wait for
             // the very handler that asks. The commit of the open transaction is guarded anyway.
-            if self.store.transaction_limit().is_some() && watch.transaction.is_open() {
+            if self.store.transaction_limit().is_some() && watch.transaction().is_open() {
                 return Ok(());
             }
             let bound = Instant::now() + watch.left().max(SHORTEST_ANSWER);
@@ -149,7 +139,11 @@ impl<S: Store> OfAnyStore for Held<S> {
                     StoreErrorKind::Unavailable,
                     "the store did not answer before the lease ended",
                 )))
-            })
+            })?;
+            match &self.guard {
+                Some(guard) => guard.renew_now().await,
+                None => Ok(()),
+            }
         })
     }
 

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
@@ -69,8 +70,32 @@ pub(in crate::engine) struct SeedOf {
 pub(in crate::engine) struct Held<S> {
     pub(in crate::engine) store: Arc<S>,
     pub(in crate::engine) watch: Watch,
+    /// A second lease that the attempt needs, under another id.
+    pub(super) guard: Option<Arc<dyn AnyHeld>>,
     /// Keeps the heartbeat alive, so that the lease is renewed even if the engine is gone.
     _heart: Arc<dyn Any + Send + Sync>,
+}
+
+/// A [`Held`] for any type of store.
+pub(in crate::engine) trait AnyHeld: Send + Sync {
+    fn watch(&self) -> &Watch;
+
+    /// Asks the store whether the lease, and its guard, are current, and renews both.
+    fn renew_now(&self) -> BoxFuture<'_, Result<(), NotCurrent>>;
+
+    /// An `Arc` of the store.
+    fn store(&self) -> Box<dyn Any>;
+}
+
+/// How far an attempt has got. Its lease and its guard share this: if one of them is lost, so is the
+/// attempt.
+#[derive(Default)]
+struct Course {
+    lost: AtomicBool,
+    lost_now: Notify,
+    /// The handler has returned, so a lost lease is no longer reported.
+    returned: AtomicBool,
+    transaction: LateTransaction,
 }
 
 /// The part that does not depend on the store's type.
@@ -78,24 +103,20 @@ pub(in crate::engine) struct Watch {
     pub(in crate::engine) lease: Lease,
     pub(super) terms: Terms,
     pub(super) call: CallInfo,
-    pub(super) transaction: LateTransaction,
+    course: Arc<Course>,
     /// Computed on first use, because most handlers pass no key on.
     seed: OnceLock<DownstreamSeed>,
     seed_of: SeedOf,
     /// When the lease ends by this process's clock. It errs on the early side, because it is counted
     /// from before the store was asked.
     ends: Mutex<Instant>,
-    lost: AtomicBool,
-    /// The handler has returned, so a lost lease is no longer reported.
-    returned: AtomicBool,
     ended: AtomicBool,
     /// The heart is renewing it now.
     pub(super) renewing: AtomicBool,
-    lost_now: Notify,
 }
 
 impl<S: Store> Held<S> {
-    /// A lease that was requested at `asked`.
+    /// A lease that was requested at `asked`, for an attempt that also needs `guard`.
     pub(in crate::engine) fn new(
         (store, heart): (Arc<S>, Arc<dyn Any + Send + Sync>),
         lease: Lease,
@@ -103,22 +124,25 @@ impl<S: Store> Held<S> {
         asked: Instant,
         seed_of: SeedOf,
         call: CallInfo,
+        guard: Option<Arc<dyn AnyHeld>>,
     ) -> Self {
+        let course = match &guard {
+            Some(guard) => Arc::clone(&guard.watch().course),
+            None => Arc::default(),
+        };
         Self {
             store,
+            guard,
             watch: Watch {
                 ends: Mutex::new(asked + terms.lease),
                 lease,
                 terms,
                 call,
-                transaction: LateTransaction::default(),
+                course,
                 seed: OnceLock::new(),
                 seed_of,
-                lost: AtomicBool::new(false),
-                returned: AtomicBool::new(false),
                 ended: AtomicBool::new(false),
                 renewing: AtomicBool::new(false),
-                lost_now: Notify::new(),
             },
             _heart: heart,
         }
@@ -156,10 +180,15 @@ impl Watch {
         seed.key(step)
     }
 
-    /// Resolves when the lease is lost.
-    pub(super) async fn lost(&self) {
+    /// The transaction that the handler may begin.
+    pub(super) fn transaction(&self) -> &LateTransaction {
+        &self.course.transaction
+    }
+
+    /// Resolves when the attempt is lost.
+    pub(in crate::engine) async fn lost(&self) {
         // Listen before looking, so that no change in between is missed.
-        let mut lost = std::pin::pin!(self.lost_now.notified());
+        let mut lost = std::pin::pin!(self.course.lost_now.notified());
         lost.as_mut().enable();
         if !self.is_lost() {
             lost.await;
@@ -167,7 +196,7 @@ impl Watch {
     }
 
     pub(super) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        self.course.lost.load(Ordering::Acquire)
     }
 
     pub(super) fn lose(&self, why: &'static str) {
@@ -175,8 +204,8 @@ impl Watch {
         if self.has_returned() {
             return;
         }
-        if !self.lost.swap(true, Ordering::AcqRel) {
-            self.lost_now.notify_waiters();
+        if !self.course.lost.swap(true, Ordering::AcqRel) {
+            self.course.lost_now.notify_waiters();
             tracing::error!(
                 tool = &*self.call.tool,
                 token = self.lease.token,
@@ -188,12 +217,12 @@ impl Watch {
 
     /// The handler has returned. The lease is still renewed, so that it lasts until the result is
     /// recorded, but its loss is no longer reported.
-    pub(super) fn returned(&self) {
-        self.returned.store(true, Ordering::Release);
+    pub(in crate::engine) fn returned(&self) {
+        self.course.returned.store(true, Ordering::Release);
     }
 
     pub(super) fn has_returned(&self) -> bool {
-        self.returned.load(Ordering::Acquire)
+        self.course.returned.load(Ordering::Acquire)
     }
 
     /// From now on the lease is not renewed.
@@ -219,7 +248,7 @@ impl Watch {
         // The handler's transaction will complete the record. Above READ COMMITTED a renewal in
         // between makes it fail, and in SQLite the renewal would be blocked. Such a transaction is
         // short, so the renewal is postponed as long as possible.
-        if self.transaction.is_open() {
+        if self.transaction().is_open() {
             due.max(ends - self.terms.lease / 4)
         } else {
             due

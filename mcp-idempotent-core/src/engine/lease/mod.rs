@@ -21,5 +21,5 @@ pub use self::{
 };
 pub(super) use self::{
     heart::Heart,
-    held::{Held, SeedOf, Terms},
+    held::{AnyHeld, Held, SeedOf, Terms},
 };

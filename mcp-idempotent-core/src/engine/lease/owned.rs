@@ -94,7 +94,8 @@ impl<S: Store> OwnedLease<S> {
                 ended => break ended,
             }
         };
-        self.ended = true;
+        // If only the guard is lost, the lease is still there, and is abandoned when it is dropped.
+        self.ended = !matches!(ended, Ok(LeaseEnd::Fenced));
         ended
     }
 }
@@ -118,7 +119,7 @@ impl<S: Store> Drop for OwnedLease<S> {
         self.held.watch.end();
         // A handle may outlive the attempt. Without this, nothing would end an open transaction, or
         // one that the handle opens later.
-        drop(self.held.watch.transaction.close());
+        drop(self.held.watch.transaction().close());
         if self.ended {
             return;
         }

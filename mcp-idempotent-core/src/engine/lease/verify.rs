@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::{end::share_doubt, handle::LeaseHandle, held::NotCurrent, owned::OwnedLease};
 use crate::{
     answer::{Answer, Replay},
-    engine::lead::Lead,
+    engine::{lead::Lead, rotation::guard::GuardEnd},
     fingerprint::DownstreamKey,
     refusal,
     store::{LeaseEnd, Store},
@@ -134,7 +134,7 @@ pub(super) async fn verify<S: Store>(
     Verified::Answer(match owned.complete(&lead, &response).await {
         Ok(LeaseEnd::Done(at)) => {
             observed.note(Outcome::Verified);
-            lead.complete_guard(&response).await;
+            lead.end_guard(GuardEnd::Completed).await;
             lead.share(response.clone(), at);
             Answer::Replayed(Replay::new(response, Some(at), false))
         }

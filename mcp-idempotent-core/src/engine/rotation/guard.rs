@@ -9,16 +9,19 @@ use tokio::{runtime::Handle, time::sleep};
 use super::previous::kept;
 use crate::{
     engine::{
-        lease::{Held, Terms},
+        lease::{AnyHeld, Held, Terms},
         plan,
     },
+    error::CommitOutcome,
     fingerprint::{Fingerprint, Identity, RecordId},
     policy::{OnDoubt, Policy},
     record::{Record, RecordState, Timestamp},
-    store::{Completion, Ended, Lease, LeaseEnd, Store, StoreError},
+    store::{
+        Claim, Claimed, Completion, Ended, Lease, LeaseEnd, Store, StoreError, StoreErrorKind,
+    },
 };
 
-/// The pause between two attempts to complete a guard, while the store fails.
+/// The pause between two attempts to mark a guard, while the store fails.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What a guard has to know about its call.
@@ -45,11 +48,15 @@ impl GuardRules {
         let lease = policy.lease.saturating_mul(2);
         let lease = lease.max(limit.unwrap_or_default().saturating_mul(4));
         let retention = plan::retention(policy, identity.kind);
+        let heartbeat = if transaction {
+            // The transaction completes the guard. Above READ COMMITTED it cannot do that after a
+            // renewal that came later than its first statement, so renewals are rare.
+            lease / 4 * 3
+        } else {
+            policy.heartbeat_period()
+        };
         Self {
-            terms: Terms {
-                lease,
-                heartbeat: policy.heartbeat_period(),
-            },
+            terms: Terms { lease, heartbeat },
             on_doubt,
             transaction,
             retention,
@@ -70,8 +77,9 @@ pub(super) enum Found {
 }
 
 /// What an attempt has to know about its guard.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone)]
 pub(in crate::engine) struct Under {
+    pub(in crate::engine) guard: Arc<dyn AnyHeld>,
     pub(in crate::engine) id: RecordId,
     pub(in crate::engine) fingerprint: Fingerprint,
     pub(in crate::engine) origin: i64,
@@ -82,8 +90,8 @@ pub(in crate::engine) struct Under {
 /// How a guard ends.
 #[derive(Debug)]
 pub(in crate::engine) enum GuardEnd {
-    /// The new id got this record.
-    Complete(Completion),
+    /// The store completed it together with the record of the new id.
+    Completed,
     /// The new id already had this record.
     Copy {
         response: Option<Bytes>,
@@ -99,12 +107,17 @@ pub(in crate::engine) enum GuardEnd {
 
 impl GuardEnd {
     /// How a transaction's guard ends.
-    pub(in crate::engine) fn after(ended: &Ended, recorded: Option<Completion>) -> Self {
-        match (ended, recorded) {
-            (Ended::AsAsked(_), Some(completion)) => Self::Complete(completion),
-            (Ended::AsAsked(_), None) | (Ended::Aborted(_), _) => Self::Release { acted: false },
-            (Ended::EndedByHandler, _) => Self::Abandon,
-            (Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced | Ended::Unknown(_), _) => {
+    pub(in crate::engine) fn after(ended: &Ended, recording: bool) -> Self {
+        match ended {
+            Ended::AsAsked(_) if recording => Self::Completed,
+            Ended::AsAsked(_) => Self::Release { acted: false },
+            // The handler's writes are rolled back, but its error may have been recorded.
+            Ended::Aborted(error) if error.outcome() != CommitOutcome::NotCommitted => {
+                Self::AbandonMarked
+            }
+            Ended::Aborted(_) => Self::Release { acted: false },
+            Ended::EndedByHandler => Self::Abandon,
+            Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced | Ended::Unknown(_) => {
                 Self::AbandonMarked
             }
         }
@@ -154,6 +167,12 @@ impl Guard {
     /// The transaction is being ended. Until there is an answer, its outcome is unknown.
     pub(in crate::engine) fn committing(&mut self) {
         self.committing = true;
+        self.under.guard.watch().returned();
+    }
+
+    /// The lease that the store completes together with the record.
+    pub(in crate::engine) fn lease(&self) -> Lease {
+        self.under.guard.watch().lease.clone()
     }
 
     pub(in crate::engine) async fn end(mut self, end: GuardEnd) {
@@ -233,19 +252,19 @@ impl<S: Store> Guarding<S> {
         let lease = &self.held.watch.lease;
         let store = &self.held.store;
         match end {
-            GuardEnd::Complete(completion) => self.complete(lease, completion).await,
+            GuardEnd::Completed => self.release_mark().await,
             GuardEnd::Copy { response, at } => {
                 // A renewal returns the store's time.
-                let renewed = store.renew(lease, self.rules.terms.lease).await?;
-                let LeaseEnd::Done(now) = renewed else {
-                    return self.release_mark().await;
-                };
-                let age = now.as_micros().saturating_sub(at.as_micros());
-                let age = Duration::from_micros(u64::try_from(age).unwrap_or(0));
-                let mut completion =
-                    Completion::new(response, self.rules.retention.saturating_sub(age));
-                completion.tombstone = self.rules.tombstone;
-                self.complete(lease, completion).await
+                if let LeaseEnd::Done(now) = store.renew(lease, self.rules.terms.lease).await? {
+                    let age = now.as_micros().saturating_sub(at.as_micros());
+                    let age = Duration::from_micros(u64::try_from(age).unwrap_or(0));
+                    let left = self.rules.retention.saturating_sub(age);
+                    let mut completion = Completion::new(response, left);
+                    completion.tombstone = self.rules.tombstone;
+                    // If it is fenced, whoever has it now finds the record too.
+                    store.complete(lease, completion).await?;
+                }
+                self.release_mark().await
             }
             GuardEnd::Release { acted } => {
                 let keep = if acted || lease.attempts > 1 {
@@ -261,36 +280,11 @@ impl<S: Store> Guarding<S> {
                 self.release_mark().await?;
                 store.abandon(lease).await.map(drop)
             }
-            GuardEnd::AbandonMarked => store.abandon(lease).await.map(drop),
-        }
-    }
-
-    /// Tries once while the caller waits. If the store fails, keeps trying in the background while
-    /// the lease lasts.
-    async fn complete(&self, lease: &Lease, completion: Completion) -> Result<(), StoreError> {
-        match self.held.store.complete(lease, completion.clone()).await {
-            Ok(_) => self.release_mark().await,
-            Err(error) if error.is_transient() => {
-                let late = Self {
-                    held: Arc::clone(&self.held),
-                    mark: self.mark.clone(),
-                    rules: self.rules,
-                };
-                let (lease, left) = (lease.clone(), self.held.watch.left());
-                drop(tokio::spawn(async move {
-                    let bound = tokio::time::Instant::now() + left;
-                    while tokio::time::Instant::now() < bound {
-                        sleep(PAUSE).await;
-                        let completed = late.held.store.complete(&lease, completion.clone()).await;
-                        if completed.is_ok() {
-                            drop(late.release_mark().await);
-                            return;
-                        }
-                    }
-                }));
-                Err(error)
-            }
-            Err(error) => Err(error),
+            GuardEnd::AbandonMarked => match store.abandon(lease).await? {
+                LeaseEnd::Done(_) => Ok(()),
+                // It has ended some other way, so the mark says nothing any more.
+                LeaseEnd::Fenced => self.release_mark().await,
+            },
         }
     }
 
@@ -300,5 +294,43 @@ impl<S: Store> Guarding<S> {
         };
         let lease = &mark.watch.lease;
         mark.store.release(lease, Duration::ZERO).await.map(drop)
+    }
+}
+
+/// Claims a mark. `None` if there is one: the answer to an earlier claim was lost.
+///
+/// # Errors
+///
+/// There may be no mark. Without one, a crash would leave the call in doubt.
+pub(super) async fn claim_mark<S: Store>(
+    store: &S,
+    mark: &Claim,
+) -> Result<Option<Lease>, StoreError> {
+    match store.claim(mark).await? {
+        Claimed::New(lease) => Ok(Some(lease)),
+        Claimed::Found(_) => Ok(None),
+        Claimed::InProgress | Claimed::Conflict => Err(StoreError::new(
+            StoreErrorKind::Busy,
+            "the mark of a guard could not be claimed",
+        )),
+    }
+}
+
+/// Leaves a guard in doubt whose interrupted transaction had a mark. It first marks the guard, for as
+/// long as its lease lasts: without a mark the call would stay in doubt, although nothing was
+/// committed.
+pub(super) async fn abandon_marked<S: Store>(held: Arc<Held<S>>, mark: Claim) {
+    while !held.watch.left().is_zero() {
+        sleep(PAUSE).await;
+        if claim_mark(&*held.store, &mark).await.is_ok() {
+            break;
+        }
+    }
+    held.watch.end();
+    if let Err(error) = held.store.abandon(&held.watch.lease).await {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "a guard could not be given back; its call can be retried when its lease ends"
+        );
     }
 }

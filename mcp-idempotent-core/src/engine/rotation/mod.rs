@@ -7,8 +7,9 @@
 //! 1. A process that knows both secrets first claims the previous id as a lease, the **guard**. If
 //!    it finds a record or a running call there instead, that decides.
 //! 2. Under the guard the call continues as usual, under the new id.
-//! 3. After the record of the new id is written, the guard is completed with the same result and
-//!    retention. If nothing was recorded, the guard is released.
+//! 3. The record of the new id and the guard are completed in one step, with the same result, or
+//!    neither is. If nothing was recorded, the guard is released. If the guard is lost meanwhile,
+//!    because an operator resolved it, the attempt is lost too.
 //!
 //! A process that ends in between leaves the guard in doubt. A process that only knows the previous
 //! secret then answers that the outcome is unknown. One that knows both looks at the new id, whose
@@ -31,7 +32,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use self::guard::{Found, Guard, GuardRules, Guarding, Under};
+use self::guard::{Found, Guard, GuardRules, Guarding, Under, abandon_marked, claim_mark};
 pub(super) use self::previous::Rotation;
 use super::{
     Engine, Inner, Request,
@@ -39,10 +40,10 @@ use super::{
     lease::{Heart, Held, SeedOf},
 };
 use crate::{
-    fingerprint::{PreviousIdentity, RecordId},
+    fingerprint::{Fingerprint, PreviousIdentity, RecordId},
     policy::OnDoubt,
     record::RecordState,
-    store::{Claim, Claimed, Lease, Store, StoreError, StoreErrorKind},
+    store::{CallInfo, Claim, Claimed, Lease, Store, StoreError, StoreErrorKind},
     telemetry::Mode,
 };
 
@@ -62,7 +63,7 @@ impl<S: Store> Engine<S> {
             return Ok(Claimed::New(None));
         };
         if let Some(guard) = guard {
-            return Ok(Claimed::New(Some(guard.under)));
+            return Ok(Claimed::New(Some(guard.under.clone())));
         }
         let rules = GuardRules::new(
             request.policy,
@@ -72,7 +73,7 @@ impl<S: Store> Engine<S> {
             self.inner.store.transaction_limit(),
         );
         Ok(match self.inner.guard(claim, *previous, rules).await? {
-            Claimed::New(claimed) => Claimed::New(Some(guard.insert(claimed).under)),
+            Claimed::New(claimed) => Claimed::New(Some(guard.insert(claimed).under.clone())),
             Claimed::InProgress => Claimed::InProgress,
             Claimed::Conflict => Claimed::Conflict,
             Claimed::Found(record) => Claimed::Found(record),
@@ -170,34 +171,39 @@ impl<S: Store> Inner<S> {
         asked: Instant,
         found: Found,
     ) -> Result<Guard, StoreError> {
+        let origin = lease.origin;
+        let mark = mark_of(guarded, lease.token);
+        let held = self.keep_guard(lease, guarded, rules, asked);
         let under = Under {
+            guard: Arc::<Held<S>>::clone(&held),
             id: guarded.id,
             fingerprint: guarded.fingerprint,
-            origin: lease.origin,
+            origin,
             in_doubt: found == Found::InDoubt,
         };
-        let mark = mark_of(guarded, lease.token);
-        let mut guarding = Guarding {
-            held: self.keep_guard(lease, guarded, rules, asked),
-            mark: None,
+        let guarding = |mark| Guarding {
+            held: Arc::clone(&held),
+            mark,
             rules,
         };
-        if rules.transaction {
-            let asked = Instant::now();
-            match self.store.claim(&mark).await {
-                Ok(Claimed::New(lease)) => {
-                    guarding.mark = Some(self.keep_guard(lease, &mark, rules, asked));
+        if !rules.transaction {
+            return Ok(Guard::new(guarding(None), under, found));
+        }
+        let asked = Instant::now();
+        match claim_mark(&*self.store, &mark).await {
+            Ok(lease) => {
+                let mark = lease.map(|lease| self.keep_guard(lease, &mark, rules, asked));
+                Ok(Guard::new(guarding(mark), under, found))
+            }
+            Err(error) => {
+                if found == Found::Marked {
+                    drop(tokio::spawn(abandon_marked(held, mark)));
+                } else {
+                    drop(Guard::new(guarding(None), under, found));
                 }
-                // No other call has the mark's id. Without a mark, a crash leaves the call in
-                // doubt.
-                Ok(_) => {}
-                Err(error) => {
-                    drop(Guard::new(guarding, under, found));
-                    return Err(error);
-                }
+                Err(error)
             }
         }
-        Ok(Guard::new(guarding, under, found))
     }
 
     fn keep_guard(
@@ -221,6 +227,7 @@ impl<S: Store> Inner<S> {
             asked,
             seed_of,
             claim.call.clone(),
+            None,
         ));
         self.heart.keep(&held);
         held
@@ -247,8 +254,13 @@ impl<S: Store> Inner<S> {
 }
 
 fn mark_of(guarded: &Claim, token: i64) -> Claim {
+    let id = RecordId::of_guard_mark(guarded.id, token);
     Claim {
-        id: RecordId::of_guard_mark(guarded.id, token),
+        id,
+        // It shares no lock with the call itself.
+        fingerprint: Fingerprint::of_guard_mark(id),
+        call: CallInfo::internal("mark"),
+        key_prefix: None,
         ..guarded.clone()
     }
 }

@@ -11,12 +11,13 @@
 //! | A process with … | that finds secret *n* to be … | does this |
 //! | --- | --- | --- |
 //! | any secret | absent | writes its own (or its previous one) as secret 0 |
-//! | only *s* | *s* | serves. If there is a successor *n*, it keeps unaware *n* alive |
-//! | only *s* | another one, with *s* as its successor | is refused as long as unaware *n* exists. After that, it writes *s* as secret *n* + 1, and serves |
+//! | only *s* | *s* | serves. If there is a successor *n*, it keeps unaware *n* alive, and is refused if secret *n* + 1 has appeared by then. It is also refused as long as unaware *n* - 1 exists |
+//! | only *s* | another one, with *s* as its successor | is refused as long as unaware *n* exists, or calls from its time are not settled. After that, it writes *s* as secret *n* + 1, and serves unless unaware *n* has appeared by then |
 //! | *s*, previously *p* | *p* | writes unaware *n* and successor *n*, and serves under both |
 //! | *s*, previously *p* | *s* | serves under both |
 //! | anything else | | is refused |
 
+mod records;
 mod state;
 
 use std::{sync::Arc, time::Duration};
@@ -27,33 +28,22 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use self::state::{Answer, State};
 pub(super) use self::state::{SecretCheck, Unchecked};
+use self::{
+    records::period,
+    state::{Answer, BELIEVED_FOR, CHECKED_EVERY, State},
+};
 use super::{Engine, Inner};
 use crate::{
     error::Refusal,
     fingerprint::{CheckRecord, Fingerprint, check_fingerprint},
-    policy::Policy,
-    record::{Record, RecordState},
+    record::RecordState,
     scope::Application,
-    store::{CallInfo, Claim, Claimed, Completion, Lease, Store, StoreError, StoreErrorKind},
+    store::{Store, StoreError, StoreErrorKind},
 };
-
-/// Practically for ever, but without overflow in any store.
-const KEPT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-
-/// The shortest time between two questions of a serving process. They run beside its calls.
-const CHECKED_EVERY: Duration = Duration::from_secs(10);
-
-/// How long a yes counts if no question follows it. A process that had no calls did not keep its
-/// "unaware" alive, so meanwhile the application may have moved on to another secret.
-const BELIEVED_FOR: Duration = CHECKED_EVERY.saturating_mul(2);
 
 /// The longest time that a question may take, and that a call waits for the answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
-
-/// The tool name that an operator sees on these records.
-pub(super) const TOOL: &str = "mcp-idempotent/secret";
 
 impl<S: Store> Engine<S> {
     /// How often, at most, a serving engine asks the store again which secret the application has.
@@ -74,31 +64,33 @@ impl<S: Store> Engine<S> {
     /// The records were made under another secret, the previous secret is still needed, or the
     /// store could not be reached. Calls are refused for the same reasons.
     pub async fn verify_secret(&self) -> Result<(), Refusal> {
+        let asked = Instant::now();
         let answer = self.inner.question().await;
-        self.inner.learn(&answer);
+        self.inner.learn(asked, &answer);
         answer.map_err(Unchecked::into_refusal)
     }
 }
 
 impl<S: Store> Inner<S> {
-    /// Whether calls may be served. It waits for the store until the store's first yes, and after a
-    /// time without calls.
+    /// Whether calls may be served. It waits for the store until the store's first yes, and again when
+    /// that yes is too old.
     pub(super) async fn check_secret(self: &Arc<Self>) -> Answer {
         let mut asking = {
             let mut state = self.secret_check.lock();
             match &mut *state {
-                State::Fits(asked) if asked.elapsed() < BELIEVED_FOR => {
+                State::Fits { yes, asked } if yes.elapsed() < BELIEVED_FOR => {
                     if asked.elapsed() >= CHECKED_EVERY {
                         *asked = Instant::now();
-                        drop(self.ask());
+                        drop(self.ask(*asked));
                     }
                     return Ok(());
                 }
                 // A question gets no answer if its runtime was shut down.
-                State::Asking(answer) if answer.has_changed().is_ok() => answer.clone(),
-                State::Asking(_) | State::Unknown | State::Fits(_) => {
-                    let answer = self.ask();
-                    *state = State::Asking(answer.clone());
+                State::Asking(_, answer) if answer.has_changed().is_ok() => answer.clone(),
+                State::Asking(..) | State::Unknown | State::Fits { .. } => {
+                    let asked = Instant::now();
+                    let answer = self.ask(asked);
+                    *state = State::Asking(asked, answer.clone());
                     answer
                 }
             }
@@ -111,36 +103,41 @@ impl<S: Store> Inner<S> {
     }
 
     /// Runs in a task of its own. It belongs to no call, so no call can cancel it.
-    fn ask(self: &Arc<Self>) -> watch::Receiver<Option<Answer>> {
+    fn ask(self: &Arc<Self>, asked: Instant) -> watch::Receiver<Option<Answer>> {
         let (answered, answer) = watch::channel(None);
         let inner = Arc::clone(self);
         drop(tokio::spawn(async move {
             let answer = inner.question().await;
-            inner.learn(&answer);
+            inner.learn(asked, &answer);
             drop(answered.send(Some(answer)));
         }));
         answer
     }
 
-    fn learn(&self, answer: &Answer) {
+    /// Learns the answer to the question that was asked at this moment.
+    fn learn(&self, asked: Instant, answer: &Answer) {
         let mut state = self.secret_check.lock();
         *state = match (answer, &*state) {
-            (Ok(()), _) => State::Fits(Instant::now()),
+            (Ok(()), _) => State::Fits { yes: asked, asked },
             // If the store is unavailable, its own errors refuse the calls.
-            (Err(Unchecked::Store(error)), State::Fits(asked)) => {
+            (Err(Unchecked::Store(error)), State::Fits { .. }) => {
                 tracing::warn!(
                     error = error as &dyn std::error::Error,
                     "the store could not be asked again about the secret"
                 );
-                State::Fits(*asked)
+                return;
             }
-            (Err(Unchecked::AnotherSecret | Unchecked::TooEarly), State::Fits(_)) => {
-                tracing::error!(
-                    "the application now has another secret; this process refuses its calls"
-                );
+            // A later question has taken its place.
+            (Err(Unchecked::Store(_)), State::Asking(later, _)) if *later > asked => return,
+            (Err(Unchecked::Store(_)), _) => State::Unknown,
+            (Err(_), state) => {
+                if matches!(state, State::Fits { .. }) {
+                    tracing::error!(
+                        "the application now has another secret; this process refuses its calls"
+                    );
+                }
                 State::Unknown
             }
-            (Err(_), _) => State::Unknown,
         };
     }
 
@@ -199,122 +196,31 @@ impl<S: Store> Inner<S> {
             .await?;
         if current == ours {
             if let Some(successor) = successor {
-                let kept = period(&successor);
-                self.keep_unaware(application, number, successor.fingerprint, kept)
-                    .await?;
+                self.stay_unaware(application, number, &successor).await?;
+            }
+            // A process without this secret served while it became the application's.
+            if let Some(before) = number.checked_sub(1)
+                && self.is_unaware(application, before).await?
+            {
+                return Err(Unchecked::TooEarly);
             }
             return Ok(());
         }
-        if successor.is_none_or(|successor| successor.fingerprint != ours) {
+        let Some(successor) = successor.filter(|successor| successor.fingerprint == ours) else {
             return Err(Unchecked::AnotherSecret);
-        }
-        if self
-            .look(application, CheckRecord::Unaware(number))
-            .await?
-            .is_some()
-        {
+        };
+        if self.is_unaware(application, number).await? {
             return Err(Unchecked::TooEarly);
         }
+        // What was made since the last such process is under the new secret too.
+        if self.store.has_unsettled(period(&successor)).await? {
+            return Err(Unchecked::Unsettled);
+        }
         let next = CheckRecord::Secret(number + 1);
-        agree(self.leave(application, next, ours, Bytes::new()).await?)
-    }
-
-    /// The number and check value of the application's secret. If the store has none yet, `first` is
-    /// written.
-    async fn current(
-        &self,
-        application: &Application,
-        first: Fingerprint,
-    ) -> Result<(u64, Fingerprint), Unchecked> {
-        let secret = CheckRecord::Secret(0);
-        let found = self.look(application, secret).await?;
-        let mut current = match found {
-            Some(record) if record.fingerprint != first => record.fingerprint,
-            Some(record) if !matches!(record.state, RecordState::InDoubt { .. }) => first,
-            // There is none, or its writer ended before the record was completed.
-            _ if self.leave(application, secret, first, Bytes::new()).await? => first,
-            // Another process was faster.
-            _ => {
-                let record = self.look(application, secret).await?;
-                record.ok_or(Unchecked::AnotherSecret)?.fingerprint
-            }
-        };
-        let mut number = 0;
-        while let Some(record) = self
-            .look(application, CheckRecord::Secret(number + 1))
-            .await?
-        {
-            number += 1;
-            current = record.fingerprint;
-        }
-        Ok((number, current))
-    }
-
-    async fn look(
-        &self,
-        application: &Application,
-        record: CheckRecord,
-    ) -> Result<Option<Record>, Unchecked> {
-        let claim = check_claim(application, record, check_fingerprint(None));
-        Ok(self.store.look_up(&claim).await?)
-    }
-
-    /// Writes a check value for good, unless there is one already. Returns whether the store now has
-    /// this value.
-    async fn leave(
-        &self,
-        application: &Application,
-        record: CheckRecord,
-        value: Fingerprint,
-        response: Bytes,
-    ) -> Result<bool, Unchecked> {
-        let claim = check_claim(application, record, value);
-        match self.store.claim(&claim).await? {
-            Claimed::New(lease) => self.keep(&lease, response).await,
-            // Its writer ended before the record was completed.
-            Claimed::Found(Record {
-                fingerprint,
-                state: RecordState::InDoubt { token, .. },
-            }) if fingerprint == value => {
-                if let Some(lease) = self.store.take_over(&claim, token).await? {
-                    self.keep(&lease, response).await;
-                }
-            }
-            Claimed::Found(record) => return Ok(record.fingerprint == value),
-            // The same value: another process with the same secret is writing it.
-            Claimed::InProgress => {}
-            Claimed::Conflict => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    /// If this fails, the value still counts, and the next process that asks completes it.
-    async fn keep(&self, lease: &Lease, response: Bytes) {
-        let completion = Completion::new(Some(response), KEPT);
-        if let Err(error) = self.store.complete(lease, completion).await {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "the check value of the secret could not be stored for good"
-            );
-        }
-    }
-
-    /// Writes a lease and lets it lapse. Its record stays until `kept` after its last renewal, by
-    /// the store's clock.
-    async fn keep_unaware(
-        &self,
-        application: &Application,
-        number: u64,
-        successor: Fingerprint,
-        kept: Duration,
-    ) -> Result<(), StoreError> {
-        let mut claim = check_claim(application, CheckRecord::Unaware(number), successor);
-        claim.lease = BELIEVED_FOR;
-        claim.in_doubt_retention = kept;
-        if let Claimed::Found(record) = self.store.claim(&claim).await?
-            && let RecordState::InDoubt { token, .. } = record.state
-        {
-            self.store.take_over(&claim, token).await?;
+        agree(self.leave(application, next, ours, Bytes::new()).await?)?;
+        // It may have begun to serve in the meantime.
+        if self.is_unaware(application, number).await? {
+            return Err(Unchecked::TooEarly);
         }
         Ok(())
     }
@@ -332,24 +238,6 @@ const fn agree(yes: bool) -> Answer {
     } else {
         Err(Unchecked::AnotherSecret)
     }
-}
-
-/// How long records must be found under both secrets, according to the successor.
-fn period(successor: &Record) -> Duration {
-    match &successor.state {
-        RecordState::Completed {
-            response: Some(response),
-            ..
-        } => <[u8; 8]>::try_from(&response[..]).map_or(Policy::DEFAULT_RETENTION, |micros| {
-            Duration::from_micros(u64::from_be_bytes(micros))
-        }),
-        _ => Policy::DEFAULT_RETENTION,
-    }
-}
-
-fn check_claim(application: &Application, record: CheckRecord, value: Fingerprint) -> Claim {
-    let call = CallInfo::new(TOOL, None);
-    Claim::new(record.id(application), value, call)
 }
 
 fn unanswered() -> StoreError {

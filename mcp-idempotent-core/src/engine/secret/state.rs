@@ -1,16 +1,29 @@
 //! What a process knows about its secret, and why it may not rely on it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use tokio::{sync::watch, time::Instant};
 
 use crate::{error::Refusal, refusal, store::StoreError};
 
+/// The shortest time between two questions of a serving process. They run beside its calls.
+pub(super) const CHECKED_EVERY: Duration = Duration::from_secs(10);
+
+/// How long a yes counts, from its question on. A process that had no calls, or whose questions fail,
+/// does not keep its "unaware" alive, so meanwhile the application may have moved on to another secret.
+pub(super) const BELIEVED_FOR: Duration = CHECKED_EVERY.saturating_mul(2);
+
 /// Why this process may not rely on its secret.
 #[derive(Debug, Clone)]
 pub(in crate::engine) enum Unchecked {
     AnotherSecret,
+    /// Results under the previous secret are still kept.
     TooEarly,
+    /// Calls under the previous secret are not settled.
+    Unsettled,
     Store(StoreError),
 }
 
@@ -19,6 +32,7 @@ impl Unchecked {
         match self {
             Self::AnotherSecret => refusal::another_secret(),
             Self::TooEarly => refusal::previous_secret_needed(),
+            Self::Unsettled => refusal::previous_secret_has_unsettled_calls(),
             Self::Store(error) => refusal::store_unavailable(error),
         }
     }
@@ -38,10 +52,15 @@ pub(super) enum State {
     /// may be repaired while the server runs.
     #[default]
     Unknown,
-    /// All calls wait for one question.
-    Asking(watch::Receiver<Option<Answer>>),
-    /// The answer was yes, and the store was last asked at this moment.
-    Fits(Instant),
+    /// All calls wait for the question that was asked at this moment.
+    Asking(Instant, watch::Receiver<Option<Answer>>),
+    /// A question has been answered with yes.
+    Fits {
+        /// When that question was asked. From then on the yes counts for a time.
+        yes: Instant,
+        /// When the last question was asked, whatever became of it.
+        asked: Instant,
+    },
 }
 
 impl SecretCheck {

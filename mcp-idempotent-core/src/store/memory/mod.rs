@@ -12,7 +12,9 @@ use std::{
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{Claim, Claimed, Completion, Lease, LeaseEnd, Reach, ResolvedBy, Store, StoreError};
+use super::{
+    CallInfo, Claim, Claimed, Completion, Lease, LeaseEnd, Reach, ResolvedBy, Store, StoreError,
+};
 use crate::{
     fingerprint::{Fingerprint, RecordId},
     policy::OnExpired,
@@ -61,6 +63,8 @@ struct Stored {
     tool: Arc<str>,
     key_prefix: Option<Box<str>>,
     created_at: Timestamp,
+    /// The same moment on tokio's clock.
+    created: Instant,
     in_doubt_retention: Duration,
     resolved: Option<ResolvedBy>,
     state: State,
@@ -263,9 +267,9 @@ impl Store for MemoryStore {
             }) => Lease::new(claim.id, token).after(*origin, attempts + 1),
             _ => Lease::new(claim.id, token),
         };
-        let (created_at, resolved) = match before {
-            Some(stored) => (stored.created_at, stored.resolved),
-            None => (wall_clock(), None),
+        let (created_at, created, resolved) = match before {
+            Some(stored) => (stored.created_at, stored.created, stored.resolved),
+            None => (wall_clock(), now, None),
         };
         let stored = Stored {
             fingerprint: claim.fingerprint,
@@ -275,6 +279,7 @@ impl Store for MemoryStore {
             tool: Arc::clone(&claim.call.tool),
             key_prefix: claim.key_prefix.clone(),
             created_at,
+            created,
             in_doubt_retention: claim.in_doubt_retention,
             resolved,
             state: State::InProgress {
@@ -334,11 +339,16 @@ impl Store for MemoryStore {
     ) -> Result<LeaseEnd, StoreError> {
         let (now, at) = (Instant::now(), wall_clock());
         let mut inner = self.lock();
-        let Some(stored) = inner.current(lease, now) else {
+        let both = || std::iter::once(lease).chain(&completion.guard);
+        if both().any(|held| inner.current(held, now).is_none()) {
             return Ok(LeaseEnd::Fenced);
-        };
-        stored.state = completed(completion, at, now);
-        inner.due_by_state(lease.id);
+        }
+        for held in both() {
+            if let Some(stored) = inner.current(held, now) {
+                stored.state = completed(&completion, at, now);
+                inner.due_by_state(held.id);
+            }
+        }
         Ok(LeaseEnd::Done(at))
     }
 
@@ -373,6 +383,20 @@ impl Store for MemoryStore {
         Ok(LeaseEnd::Done(at))
     }
 
+    async fn has_unsettled(&self, age: Duration) -> Result<bool, StoreError> {
+        let now = Instant::now();
+        let inner = self.lock();
+        let mut calls = inner
+            .records
+            .iter()
+            .filter(|(_, stored)| !CallInfo::is_internal(&stored.tool));
+        Ok(calls.any(|(id, stored)| {
+            let record = inner.report(*id, OnExpired::New, now);
+            let is_open = |record: Record| !matches!(record.state, RecordState::Completed { .. });
+            now - stored.created > age && record.is_some_and(is_open)
+        }))
+    }
+
     async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         Ok(self.lock().sweep(limit, Instant::now()))
@@ -394,10 +418,10 @@ impl Inner {
     }
 }
 
-fn completed(completion: Completion, at: Timestamp, now: Instant) -> State {
+fn completed(completion: &Completion, at: Timestamp, now: Instant) -> State {
     let expires = after(now, completion.retention);
     State::Completed {
-        response: completion.response,
+        response: completion.response.clone(),
         at,
         expires,
         purge: after(expires, completion.tombstone),

@@ -89,7 +89,7 @@ fn resolve(
     };
     stored.token = token;
     stored.state = match resolution {
-        Resolution::Committed(completion) => completed(completion.clone(), wall_clock(), now),
+        Resolution::Committed(completion) => completed(completion, wall_clock(), now),
         Resolution::NotCommitted => {
             stored.origin = None;
             State::Released {

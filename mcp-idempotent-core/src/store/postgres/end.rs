@@ -62,7 +62,11 @@ async fn commit(
         commit_bound(store, &mut transaction, claim, completion).await
     };
     let sought = Sought::Record(claim, mark);
-    ended(store, transaction, Some(claim), sought, finished).await
+    match ended(store, transaction, Some(claim), sought, finished).await {
+        // The key's lock is held, so only the guard can have been lost.
+        Ended::LostInProgress => Ended::Fenced,
+        ended => ended,
+    }
 }
 
 /// What the end of the finishing batch means for the transaction.
@@ -82,6 +86,19 @@ async fn ended(
     }
 }
 
+/// Completes the guard in the same transaction, if there is one.
+fn with_guard<'s>(batch: Batch<'s>, completion: &Completion) -> Batch<'s> {
+    match &completion.guard {
+        Some(guard) => complete_here(batch, guard, completion),
+        None => batch,
+    }
+}
+
+fn complete_here<'s>(batch: Batch<'s>, lease: &Lease, completion: &Completion) -> Batch<'s> {
+    let (attempt, result) = (Argument::attempt(lease), Argument::completion(completion));
+    batch.call(Step::CompleteHere, &[&attempt[..], &result].concat())
+}
+
 /// Inserts the finished record.
 pub(super) fn finish<'s>(
     batch: Batch<'s>,
@@ -89,6 +106,7 @@ pub(super) fn finish<'s>(
     claim: &Claim,
     completion: &Completion,
 ) -> Batch<'s> {
+    let batch = with_guard(batch, completion);
     let [response, retention, tombstone] = Argument::completion(completion);
     let arguments = [
         Argument::Bytes(claim.id.as_bytes()),
@@ -142,7 +160,7 @@ async fn commit_bound(
         Argument::interval(completion.retention),
         Argument::interval(completion.tombstone),
     ];
-    let batch = ours(store).call(Step::Settle, &arguments);
+    let batch = with_guard(ours(store), completion).call(Step::Settle, &arguments);
     finishing(transaction, batch, Step::Settle).await
 }
 
@@ -164,11 +182,6 @@ async fn complete_with(
     lease: &Lease,
     completion: &Completion,
 ) -> Ended {
-    let arguments = [
-        &Argument::attempt(lease)[..],
-        &Argument::completion(completion),
-    ]
-    .concat();
     let opened = ours(store);
     // The handler may have acted outside, so its record must not be lost in a crash of the server. With
     // asynchronous completions the session's own setting decides, because the handler's writes share it.
@@ -177,7 +190,8 @@ async fn complete_with(
     } else {
         opened.steps([Step::Durably])
     };
-    let batch = opened.call(Step::CompleteHere, &arguments);
+    // The lease goes first, because the first row tells the time.
+    let batch = with_guard(complete_here(opened, lease, completion), completion);
     let finished = finishing(&mut transaction, batch, Step::CompleteHere).await;
     let sought = Sought::Completion(lease, transaction.mark);
     ended(store, transaction, None, sought, finished).await

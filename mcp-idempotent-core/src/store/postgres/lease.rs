@@ -152,14 +152,21 @@ pub(super) async fn complete(
     lease: &Lease,
     completion: &Completion,
 ) -> Result<LeaseEnd, StoreError> {
-    let completion = Argument::completion(completion);
     // A caller is answered with this result: it must be there after a crash of the server.
     let durability = if store.inner.asynchronous_completions {
         Step::AtLeisure
     } else {
         Step::Durably
     };
-    change(store, lease, Some(durability), Step::Complete, &completion).await
+    let durability = Some(durability);
+    let result = Argument::completion(completion);
+    match &completion.guard {
+        None => change(store, lease, durability, Step::Complete, &result).await,
+        Some(guard) => {
+            let both = [&result[..], &Argument::attempt(guard)].concat();
+            change(store, lease, durability, Step::CompleteBoth, &both).await
+        }
+    }
 }
 
 pub(super) async fn release(
@@ -176,6 +183,25 @@ pub(super) async fn release(
 
 pub(super) async fn abandon(store: &PostgresStore, lease: &Lease) -> Result<LeaseEnd, StoreError> {
     change(store, lease, Some(Step::AtLeisure), Step::Abandon, &[]).await
+}
+
+/// Looks through the index of records that are not completed.
+pub(super) async fn has_unsettled(
+    store: &PostgresStore,
+    age: Duration,
+) -> Result<bool, StoreError> {
+    let mut tries = Tries::new(
+        store,
+        "the calls that are not settled could not be looked for",
+    );
+    let session = store.session().await?;
+    let asked = tries.run(session, Purpose::Read, |batch, _| {
+        batch.call(Step::Unsettled, &[Argument::interval(age)])
+    });
+    let (session, answer) = asked.await?.through();
+    session.release();
+    let found = answer.one(Step::Unsettled).and_then(|row| row.try_get(0));
+    found.map_err(|error| tries.failed(error))
 }
 
 /// Runs one guarded statement: it changes a row under the row's own token, or not at all. If the answer
@@ -223,7 +249,9 @@ async fn ended_as(
     let (session, answer) = asked.await?.through();
     let read = |row: &PgRow| {
         Ok(match (step, row.try_get::<i32, _>(0)?) {
-            (Step::Complete, 1) | (Step::Abandon, 2) | (Step::Keep, 4) => Some(moment(row)?),
+            (Step::Complete | Step::CompleteBoth, 1) | (Step::Abandon, 2) | (Step::Keep, 4) => {
+                Some(moment(row)?)
+            }
             _ => None,
         })
     };

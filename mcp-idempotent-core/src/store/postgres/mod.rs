@@ -167,6 +167,10 @@ impl Store for PostgresStore {
         lease::abandon(self, lease).await
     }
 
+    async fn has_unsettled(&self, age: Duration) -> Result<bool, StoreError> {
+        lease::has_unsettled(self, age).await
+    }
+
     async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
         sweep::sweep(self, limit).await
     }

@@ -109,7 +109,7 @@ fn unqualified(sql: &str) -> Vec<String> {
                 is_qualified || is_among(KEYWORDS, token) || matches!(before(1), "AS" | "PREPARE")
             }
             _ if matches!(before(1), "FROM" | "JOIN" | "INTO") => {
-                token == "(" || token == "'" || token == "PG_CATALOG" || token == "DONE"
+                matches!(token, "(" | "'" | "PG_CATALOG" | "DONE" | "HELD")
             }
             _ => true,
         };

@@ -71,6 +71,7 @@ steps! {
     }
     InFull {
         DoubtBound = "doubt_bound",
+        CompleteBoth = "complete_both",
         Durably = "durably",
         EndedAs = "ended_as",
         Completion = "completion",
@@ -78,6 +79,7 @@ steps! {
         Primary = "primary",
         TransactionStatus = "transaction_status",
         IsHeld = "is_held",
+        Unsettled = "unsettled",
         SweepEnded = "sweep_ended",
         SweepResults = "sweep_results",
         SweepRenewed = "sweep_renewed",

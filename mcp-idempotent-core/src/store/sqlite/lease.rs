@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::{Arguments as _, SqlStr, sqlite::SqliteArguments};
+use sqlx::{Arguments as _, SqlStr, error::BoxDynError, sqlite::SqliteArguments};
 
 use super::{
     Opened, SqliteStore,
@@ -14,7 +14,7 @@ use super::{
 use crate::{
     record::{Record, Timestamp},
     store::{
-        Claim, Claimed, Completion, Inspected, Lease, LeaseEnd, Reach, Store, StoreError,
+        CallInfo, Claim, Claimed, Completion, Inspected, Lease, LeaseEnd, Reach, Store, StoreError,
         StoreErrorKind,
     },
 };
@@ -88,7 +88,11 @@ impl Store for SqliteStore {
         lease: &Lease,
         completion: Completion,
     ) -> Result<LeaseEnd, StoreError> {
-        let statement = &self.shared.statements.complete;
+        let statements = &self.shared.statements;
+        let statement = match completion.guard {
+            None => &statements.complete,
+            Some(_) => &statements.complete_both,
+        };
         self.change_lease("completing", statement, finished(lease, &completion))
             .await
     }
@@ -107,6 +111,22 @@ impl Store for SqliteStore {
         let statement = &self.shared.statements.abandon;
         self.change_lease("abandoning", statement, held(lease))
             .await
+    }
+
+    async fn has_unsettled(&self, age: Duration) -> Result<bool, StoreError> {
+        let mut arguments = SqliteArguments::default();
+        let arguments = arguments
+            .add(micros(age))
+            .and_then(|()| arguments.add(CallInfo::INTERNAL))
+            .map(|()| arguments);
+        let statement = &self.shared.statements.unsettled;
+        let found = self.rows(
+            "looking for calls in doubt",
+            statement,
+            arguments,
+            self.deadline(),
+        );
+        Ok(!found.await?.is_empty())
     }
 
     async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
@@ -213,10 +233,23 @@ fn lasting(lease: &Lease, period: Duration) -> Encoded {
     Ok(arguments)
 }
 
+/// Adds the completion's guard, if there is one.
+pub(super) fn guarded(
+    arguments: &mut SqliteArguments,
+    completion: &Completion,
+) -> Result<(), BoxDynError> {
+    if let Some(guard) = &completion.guard {
+        arguments.add(&guard.id.as_bytes()[..])?;
+        arguments.add(guard.token)?;
+    }
+    Ok(())
+}
+
 pub(super) fn finished(lease: &Lease, completion: &Completion) -> Encoded {
     let mut arguments = held(lease)?;
     arguments.add(completion.response.as_deref())?;
     arguments.add(micros(completion.retention))?;
     arguments.add(micros(completion.tombstone))?;
+    guarded(&mut arguments, completion)?;
     Ok(arguments)
 }

@@ -13,6 +13,8 @@ use crate::{
 #[derive(Clone, Copy)]
 pub(super) enum Proof<'a> {
     Record(&'a Claim),
+    /// The record of a call with a guard. Both were written, or neither.
+    GuardedRecord(&'a Claim),
     Lease(&'a Lease),
     Nothing,
 }
@@ -28,7 +30,7 @@ impl SqliteStore {
     ) -> Ended {
         let lost = store_error("committing", error);
         let found = match proof {
-            Proof::Record(claim) => self.find_record(claim, at).await,
+            Proof::Record(claim) | Proof::GuardedRecord(claim) => self.find_record(claim, at).await,
             Proof::Lease(lease) => self.find_completion(lease, at).await,
             Proof::Nothing => return unknown(lost),
         };

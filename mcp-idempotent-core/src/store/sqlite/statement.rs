@@ -60,6 +60,13 @@ pub(super) struct Statements {
     pub(super) complete: SqlStr,
     /// Like `complete`; commits if the lease is current.
     pub(super) complete_and_commit: SqlStr,
+    /// Like `complete`, for a lease and its guard (`?6` its id, `?7` its token): both or neither.
+    pub(super) complete_both: SqlStr,
+    /// Like `complete_both`; commits if both are current.
+    pub(super) complete_both_and_commit: SqlStr,
+    /// Like `record_and_commit`; first completes a guard (`?8` its id, `?9` its token), and commits
+    /// only if that was current.
+    pub(super) record_under_guard_and_commit: SqlStr,
     /// `?1` id, `?2` token, `?3` completed at → whether the record was completed exactly so.
     pub(super) is_completed: SqlStr,
     /// `?1` id, `?2` token, `?3` how long to keep what is left → now.
@@ -84,6 +91,9 @@ pub(super) struct Statements {
     pub(super) resolve_as_free: SqlStr,
     /// `?1` → whether there is a row.
     pub(super) exists: SqlStr,
+    /// `?1` age, `?2` what the tools of records begin with that are no calls → a row if an older call
+    /// is in progress or in doubt.
+    pub(super) unsettled: SqlStr,
     /// → now.
     pub(super) now: SqlStr,
     /// → version.
@@ -117,11 +127,38 @@ impl Statements {
              FROM {record}, (SELECT {NOW} AS now) AS c WHERE id = ?1 AND state <> {RELEASED} \
              AND (expires_at > c.now OR (?2 AND purge_at > c.now))"
         );
-        let complete = format!(
-            "UPDATE {record} SET state = {COMPLETED}, response = ?3, lease_until = NULL, \
-             completed_at = {NOW}, expires_at = {NOW} + ?4, purge_at = {NOW} + ?4 + ?5, \
-             sweep_at = {NOW} + ?4 WHERE {held}"
+        let set_completed = |response: &str, retention: &str, tombstone: &str| {
+            format!(
+                "UPDATE {record} SET state = {COMPLETED}, response = {response}, \
+                 lease_until = NULL, completed_at = {NOW}, expires_at = {NOW} + {retention}, \
+                 purge_at = {NOW} + {retention} + {tombstone}, sweep_at = {NOW} + {retention}"
+            )
+        };
+        let complete = format!("{} WHERE {held}", set_completed("?3", "?4", "?5"));
+        let both_held = format!(
+            "(id = ?1 AND token = ?2 OR id = ?6 AND token = ?7) \
+             AND state = {IN_PROGRESS} AND lease_until > {NOW}"
         );
+        let complete_both = format!(
+            "{} WHERE {both_held} AND (SELECT count(*) FROM {record} WHERE {both_held}) = 2",
+            set_completed("?3", "?4", "?5")
+        );
+        let record_if = |condition: &str| {
+            format!(
+                "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, \
+                 created_at, completed_at, expires_at, purge_at, sweep_at, response) \
+                 SELECT ?1, ?2, {COMPLETED}, 0, ?3, ?4, \
+                 c.now, c.now, c.now + ?6, c.now + ?6 + ?7, c.now + ?6, ?5 \
+                 FROM (SELECT {NOW} AS now) AS c WHERE {condition} \
+                 ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, \
+                 state = excluded.state, token = excluded.token, {attempts}, \
+                 tool = excluded.tool, key_prefix = excluded.key_prefix, \
+                 completed_at = excluded.completed_at, expires_at = excluded.expires_at, \
+                 purge_at = excluded.purge_at, sweep_at = excluded.sweep_at, \
+                 response = excluded.response WHERE state = {RELEASED} \
+                 RETURNING completed_at, {written}; COMMIT"
+            )
+        };
         let resolved = format!(
             "token = ?3, resolution = ?4, resolved_by = ?5, resolved_why = ?6, \
              resolved_at = {NOW}, lease_until = NULL"
@@ -144,19 +181,12 @@ impl Statements {
             commit: sql(format!(
                 "SELECT {NOW} WHERE {ours} AND 'a' < 'b' COLLATE {WRITTEN}; COMMIT"
             )),
-            record_and_commit: sql(format!(
-                "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, \
-                 created_at, completed_at, expires_at, purge_at, sweep_at, response) \
-                 SELECT ?1, ?2, {COMPLETED}, 0, ?3, ?4, \
-                 c.now, c.now, c.now + ?6, c.now + ?6 + ?7, c.now + ?6, ?5 \
-                 FROM (SELECT {NOW} AS now) AS c WHERE {ours} \
-                 ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, \
-                 state = excluded.state, token = excluded.token, {attempts}, \
-                 tool = excluded.tool, key_prefix = excluded.key_prefix, \
-                 completed_at = excluded.completed_at, expires_at = excluded.expires_at, \
-                 purge_at = excluded.purge_at, sweep_at = excluded.sweep_at, \
-                 response = excluded.response WHERE state = {RELEASED} \
-                 RETURNING completed_at, {written}; COMMIT"
+            record_and_commit: sql(record_if(&ours)),
+            record_under_guard_and_commit: sql(format!(
+                "{} WHERE id = ?8 AND token = ?9 AND state = {IN_PROGRESS} \
+                 AND lease_until > {NOW} AND {ours}; {}",
+                set_completed("?5", "?6", "?7"),
+                record_if(&format!("{ours} AND changes() = 1"))
             )),
             insert_in_doubt: sql(format!(
                 "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, \
@@ -208,6 +238,10 @@ impl Statements {
                 "{complete} AND {ours} RETURNING completed_at, {written}; COMMIT"
             )),
             complete: sql(format!("{complete} RETURNING completed_at")),
+            complete_both_and_commit: sql(format!(
+                "{complete_both} AND {ours} RETURNING completed_at, {written}; COMMIT"
+            )),
+            complete_both: sql(format!("{complete_both} RETURNING completed_at")),
             is_completed: sql(format!(
                 "SELECT EXISTS (SELECT 1 FROM {record} WHERE id = ?1 AND token = ?2 \
                  AND state = {COMPLETED} AND completed_at = ?3)"
@@ -254,6 +288,11 @@ impl Statements {
             )),
             exists: sql(format!(
                 "SELECT EXISTS (SELECT 1 FROM {record} WHERE id = ?1)"
+            )),
+            unsettled: sql(format!(
+                "SELECT 1 FROM {record} WHERE state IN ({IN_PROGRESS}, {IN_DOUBT}) \
+                 AND created_at < {NOW} - ?1 AND expires_at > {NOW} \
+                 AND substr(tool, 1, length(?2)) <> ?2 LIMIT 1"
             )),
             now: sql(format!("SELECT {NOW}")),
             is_ours: sql(format!(

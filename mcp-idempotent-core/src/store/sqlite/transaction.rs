@@ -11,7 +11,7 @@ use super::{
     Opened, SqliteStore,
     batch::{self, Batch, Encoded},
     error::{is_read_only, is_sql_error, leaves_commit_open, store_error},
-    lease::finished,
+    lease::{finished, guarded},
     micros,
     queue::Checkout,
     recovery::{Proof, unknown},
@@ -113,15 +113,23 @@ impl SqliteStore {
         if checkout.writer.watch.ended_early() {
             return self.ended_by_handler(checkout, Some(claim)).await;
         }
-        let batch = batch::run(
-            &mut checkout.writer.connection,
-            &self.shared.statements.record_and_commit,
-            recorded(claim, &completion),
-            FINISHING_STATEMENTS,
-        )
-        .await;
-        self.finish(checkout, Some(claim), batch, Proof::Record(claim))
-            .await
+        let statements = &self.shared.statements;
+        let (statement, number, proof) = match completion.guard {
+            None => (
+                &statements.record_and_commit,
+                FINISHING_STATEMENTS,
+                Proof::Record(claim),
+            ),
+            Some(_) => (
+                &statements.record_under_guard_and_commit,
+                FINISHING_STATEMENTS + 1,
+                Proof::GuardedRecord(claim),
+            ),
+        };
+        let arguments = recorded(claim, &completion);
+        let connection = &mut checkout.writer.connection;
+        let batch = batch::run(connection, statement, arguments, number).await;
+        self.finish(checkout, Some(claim), batch, proof).await
     }
 
     async fn commit_completed(
@@ -135,9 +143,13 @@ impl SqliteStore {
         if checkout.writer.watch.ended_early() {
             return self.ended_by_handler(checkout, claim).await;
         }
+        let statements = &self.shared.statements;
         let batch = batch::run(
             &mut checkout.writer.connection,
-            &self.shared.statements.complete_and_commit,
+            match completion.guard {
+                None => &statements.complete_and_commit,
+                Some(_) => &statements.complete_both_and_commit,
+            },
             finished(lease, &completion),
             FINISHING_STATEMENTS,
         )
@@ -256,7 +268,7 @@ impl SqliteStore {
         if checkout.writer.watch.wrote_nothing() {
             // The hook rolled it back. The connection is closed.
             return match proof {
-                Proof::Lease(_) => Ended::Fenced,
+                Proof::Lease(_) | Proof::GuardedRecord(_) => Ended::Fenced,
                 Proof::Record(_) | Proof::Nothing => {
                     Ended::Aborted(store_error("recording the result", error))
                 }
@@ -351,6 +363,7 @@ fn recorded(claim: &Claim, completion: &Completion) -> Encoded {
     arguments.add(completion.response.as_deref())?;
     arguments.add(micros(completion.retention))?;
     arguments.add(micros(completion.tombstone))?;
+    guarded(&mut arguments, completion)?;
     Ok(arguments)
 }
 

@@ -181,6 +181,9 @@ impl Store for Elsewhere {
     async fn abandon(&self, _: &Lease) -> Result<LeaseEnd, StoreError> {
         panic!("nothing was run")
     }
+    async fn has_unsettled(&self, _: Duration) -> Result<bool, StoreError> {
+        Ok(false)
+    }
     async fn sweep(&self, _: u32) -> Result<u64, StoreError> {
         Ok(0)
     }
@@ -249,6 +252,9 @@ impl Store for Away {
         Self::error()
     }
     async fn abandon(&self, _: &Lease) -> Result<LeaseEnd, StoreError> {
+        Self::error()
+    }
+    async fn has_unsettled(&self, _: Duration) -> Result<bool, StoreError> {
         Self::error()
     }
     async fn sweep(&self, _: u32) -> Result<u64, StoreError> {

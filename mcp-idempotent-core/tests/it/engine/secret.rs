@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use mcp_idempotent_core::{Engine, MemoryStore, Secret};
+use mcp_idempotent_core::{Engine, MemoryStore, Secret, store::Resolution};
 use tokio::time::{Instant, advance, sleep};
 
+#[cfg(all(feature = "sqlite", feature = "postgres"))]
+use super::rotation::process::Ends;
 use super::{
     Outcome, Server,
     leases::store::{Fault, Faulty},
@@ -199,18 +201,70 @@ async fn a_question_that_is_asked_again_stops_nobody() {
     assert_eq!(server.call("k", succeed("one")).await, own("one"));
     // The check needs to write here, and is not let.
     assert!(fits(&process(&store, Some(B), Some(None))).await);
-    sleep(Duration::from_secs(15)).await;
+    sleep(Duration::from_secs(9)).await;
     store.take_over.set(Fault::Swallows);
     let started = Instant::now();
-    for call in 0..15 {
+    for call in 0..10 {
         let key = format!("key-{call}");
         assert_eq!(server.call(&key, succeed("one")).await, own("one"));
         assert_eq!(started.elapsed(), Duration::from_secs(call));
         sleep(Duration::from_secs(1)).await;
     }
-    store.take_over.set(Fault::Fails);
+    // The next question is answered again.
+    store.take_over.set(Fault::None);
+    sleep(Duration::from_millis(900)).await;
+    assert_eq!(server.call("next", succeed("one")).await, own("one"));
     until_asked_again(&server).await;
     assert_eq!(server.call("last", succeed("one")).await, own("one"));
+}
+
+/// Until then another process may have dropped the previous secret.
+#[tokio::test(start_paused = true)]
+async fn a_yes_lasts_for_a_bounded_time_while_the_questions_fail() {
+    let store = Faulty::default();
+    let server = process(&store, None, None);
+    assert!(fits(&process(&store, Some(B), Some(None))).await);
+    assert_eq!(server.call("k", succeed("one")).await, own("one"));
+    sleep(Duration::from_secs(20)).await;
+    for fault in [Fault::Fails, Fault::Swallows] {
+        store.take_over.set(fault);
+        let started = Instant::now();
+        while server.call("k", succeed("two")).await == replayed("one") {
+            assert!(started.elapsed() < Duration::from_secs(30), "no bound");
+            sleep(Duration::from_secs(1)).await;
+        }
+        let asked = Instant::now();
+        assert_eq!(server.call("k", succeed("two")).await, AWAY);
+        assert!(asked.elapsed() <= Duration::from_secs(10));
+        store.take_over.set(Fault::None);
+        assert_eq!(server.call("k", succeed("two")).await, replayed("one"));
+    }
+}
+
+/// With the database away, each question fails only after a time.
+#[tokio::test(start_paused = true)]
+async fn a_failing_question_holds_each_call_up_once() {
+    let store = Faulty::default();
+    let server = process(&store, Some(A), None);
+    let takes = Duration::from_secs(5);
+    store.claim.set(Fault::FailsAfter(takes));
+    let calls: Vec<_> = (0..12)
+        .map(|call| {
+            let server = server.clone();
+            tokio::spawn(async move {
+                // Some come while a question is under way.
+                sleep(Duration::from_millis(500) * call).await;
+                let called = Instant::now();
+                let key = format!("key-{call}");
+                (server.call(&key, succeed("never")).await, called.elapsed())
+            })
+        })
+        .collect();
+    for call in calls {
+        let (answer, after) = call.await.unwrap();
+        assert_eq!(answer, AWAY);
+        assert!(after <= takes, "{after:?}");
+    }
 }
 
 #[tokio::test]
@@ -237,4 +291,64 @@ async fn an_old_process_that_was_idle_does_not_run_a_call_again() {
     // The client's retry arrives at the old process.
     let retry = old.call("pay", succeed("two")).await;
     assert_ne!(retry, own("two"), "a second effect under one key");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_in_doubt_keep_the_previous_secret_until_they_are_resolved() {
+    for previous in [None, Some(A)] {
+        let store = Faulty::default();
+        let old = process(&store, previous, None);
+        let both = process(&store, Some(B), Some(previous));
+        old.leave_in_doubt("old").await;
+        assert!(fits(&both).await);
+        advance(DAY + Duration::from_secs(60)).await;
+        // What both versions find is no reason to wait.
+        both.leave_in_doubt("new").await;
+        let new = process(&store, Some(B), None);
+        assert!(!fits(&new).await, "a call in doubt would be forgotten");
+        assert_ne!(both.call("old", succeed("two")).await, own("two"));
+        old.resolve("old", &Resolution::NotCommitted).await;
+        assert!(fits(&new).await);
+        assert_eq!(new.call("old", succeed("two")).await, own("two"));
+        assert_ne!(new.call("new", succeed("two")).await, own("two"));
+    }
+}
+
+/// A process that only knows the previous secret begins to serve while the first one drops it.
+#[cfg(all(feature = "sqlite", feature = "postgres"))]
+#[tokio::test(start_paused = true)]
+async fn of_two_processes_that_meet_at_the_drop_of_a_secret_one_is_refused() {
+    for late_is_stopped in [true, false] {
+        let store = Faulty::default();
+        let old = process(&store, None, None);
+        assert_eq!(old.call("k", succeed("one")).await, own("one"));
+        assert!(fits(&process(&store, Some(B), Some(None))).await);
+        advance(DAY + Duration::from_secs(60)).await;
+        let late = Ends::new(store.clone());
+        let first = Ends::new(store.clone());
+        let (stopped, other) = if late_is_stopped {
+            (&late, &first)
+        } else {
+            (&first, &late)
+        };
+        let engine = |store: &Ends<Faulty>| {
+            let builder = Engine::builder("tests", store.clone());
+            if std::ptr::eq(store, &late) {
+                builder.build()
+            } else {
+                builder.with_secret(secret(B)).build()
+            }
+        };
+        // Each claims something after it has looked who else is there.
+        stopped.claiming.set();
+        let (one, two) = (engine(stopped), engine(other));
+        let asked = tokio::spawn(async move { one.verify_secret().await.is_ok() });
+        super::until(|| stopped.claiming.is_reached()).await;
+        let second = two.verify_secret().await.is_ok();
+        stopped.claiming.go();
+        assert_eq!([second, asked.await.unwrap()], [true, false]);
+        // Who was not refused goes on, and the one with both secrets serves in any case.
+        assert_eq!(two.verify_secret().await.is_ok(), late_is_stopped);
+        assert!(fits(&process(&store, Some(B), Some(None))).await);
+    }
 }

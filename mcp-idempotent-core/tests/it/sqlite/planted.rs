@@ -12,6 +12,11 @@ use mcp_idempotent_core::{
         Harness, HarnessResult, SqlHarness, TransactionHarness,
         a_commit_makes_effect_and_record_visible_together, a_completed_attempt_cannot_be_changed,
         a_lapsed_lease_is_in_doubt_and_is_not_claimed_anew,
+        a_lease_and_its_guard_are_completed_together,
+        a_lease_and_its_guard_are_completed_together_with_a_transaction,
+        a_lost_guard_commits_nothing_of_its_transaction,
+        a_lost_guard_lets_its_lease_complete_nothing,
+        a_record_and_its_guard_are_committed_together,
         a_released_key_is_free_and_its_token_is_not_reused,
         a_transaction_that_failed_is_never_a_success, a_wrong_token_is_fenced,
         racing_transactions_have_one_effect,
@@ -31,6 +36,7 @@ enum Fault {
     BelievesAnAbortedTransaction,
     CommitsTheEffectAlone,
     ClaimsAnewAfterALapse,
+    IgnoresGuards,
 }
 
 struct Wrong {
@@ -44,6 +50,13 @@ impl Wrong {
     fn behind(&self, lease: &Lease) -> Lease {
         let leases = self.leases.lock().unwrap();
         leases.get(&lease.id).unwrap_or(lease).clone()
+    }
+
+    fn seen(&self, mut completion: Completion) -> Completion {
+        if self.fault == Fault::IgnoresGuards {
+            completion.guard = None;
+        }
+        completion
     }
 }
 
@@ -83,6 +96,7 @@ impl Store for Wrong {
     }
 
     async fn complete(&self, lease: &Lease, result: Completion) -> Result<LeaseEnd, StoreError> {
+        let result = self.seen(result);
         let response = result.response.clone();
         let end = self.store.complete(&self.behind(lease), result).await?;
         if self.fault == Fault::OverwritesWhatIsCompleted && end == LeaseEnd::Fenced {
@@ -102,6 +116,10 @@ impl Store for Wrong {
 
     async fn abandon(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
         self.store.abandon(&self.behind(lease)).await
+    }
+
+    async fn has_unsettled(&self, age: Duration) -> Result<bool, StoreError> {
+        self.store.has_unsettled(age).await
     }
 
     async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
@@ -124,6 +142,9 @@ impl TransactionStore for Wrong {
     async fn end(&self, transaction: SqliteTransaction, claim: Option<&Claim>, end: End) -> Ended {
         let end = match end {
             End::Commit(_) if self.fault == Fault::CommitsTheEffectAlone => End::CommitUnrecorded,
+            End::Commit(completion) => End::Commit(self.seen(completion)),
+            End::RollBackAndRecord(completion) => End::RollBackAndRecord(self.seen(completion)),
+            End::Complete(lease, completion) => End::Complete(lease, self.seen(completion)),
             end => end,
         };
         match self.store.end(transaction, claim, end).await {
@@ -216,4 +237,9 @@ a_store_that! {
         a_commit_makes_effect_and_record_visible_together racing_transactions_have_one_effect;
     a_store_that_claims_anew_after_a_lapse_is_noticed: ClaimsAnewAfterALapse breaks
         a_lapsed_lease_is_in_doubt_and_is_not_claimed_anew;
+    a_store_that_ignores_guards_is_noticed: IgnoresGuards breaks
+        a_lease_and_its_guard_are_completed_together a_lost_guard_lets_its_lease_complete_nothing
+        a_record_and_its_guard_are_committed_together
+        a_lost_guard_commits_nothing_of_its_transaction
+        a_lease_and_its_guard_are_completed_together_with_a_transaction;
 }

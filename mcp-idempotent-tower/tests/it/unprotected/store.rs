@@ -88,6 +88,10 @@ impl Store for Flaky {
         self.store.abandon(lease).await
     }
 
+    async fn has_unsettled(&self, age: Duration) -> Result<bool, StoreError> {
+        self.store.has_unsettled(age).await
+    }
+
     async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
         self.store.sweep(limit).await
     }

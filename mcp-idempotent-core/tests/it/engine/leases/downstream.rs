@@ -170,6 +170,9 @@ impl Store for Fixed {
     async fn abandon(&self, _: &Lease) -> Result<LeaseEnd, StoreError> {
         Ok(LeaseEnd::Fenced)
     }
+    async fn has_unsettled(&self, _: Duration) -> Result<bool, StoreError> {
+        Ok(false)
+    }
     async fn sweep(&self, _: u32) -> Result<u64, StoreError> {
         Ok(0)
     }

@@ -63,7 +63,7 @@ impl<S: Store> Server<S> {
     }
 
     /// A call that may have acted, and leaves its record in doubt.
-    async fn leave_in_doubt(&self, key: &str) {
+    pub(super) async fn leave_in_doubt(&self, key: &str) {
         let executions = self.executions();
         let timed_out = ends(ResultKind::ProtocolError, "timed out");
         assert_eq!(self.call(key, timed_out).await, own("timed out"));

@@ -24,7 +24,7 @@ fn committed(text: &'static str) -> Resolution {
 }
 
 impl Server<Faulty> {
-    async fn resolve(&self, key: &str, resolution: &Resolution) {
+    pub(in crate::engine) async fn resolve(&self, key: &str, resolution: &Resolution) {
         let (id, token) = (self.identity(Some(key), "{}").id, self.token(key).await);
         let resolved = self.engine.resolve(id, token, resolution, &audit()).await;
         assert!(matches!(resolved, Ok(Resolved::Done(_))));

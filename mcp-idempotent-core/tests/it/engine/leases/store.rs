@@ -25,6 +25,8 @@ pub(in crate::engine) enum Fault {
     None,
     /// It answers with an error that may pass.
     Fails,
+    /// It answers so after this time.
+    FailsAfter(Duration),
     /// It does as asked once this fault has passed.
     Waits,
     /// It does as asked, and answers once this fault has passed.
@@ -48,6 +50,10 @@ impl Switch {
             match now {
                 Fault::None | Fault::AnswersLate => return Ok(()),
                 Fault::Fails => {
+                    return Err(StoreError::new(StoreErrorKind::Unavailable, "away"));
+                }
+                Fault::FailsAfter(time) => {
+                    tokio::time::sleep(time).await;
                     return Err(StoreError::new(StoreErrorKind::Unavailable, "away"));
                 }
                 Fault::Waits => fault.changed().await.unwrap(),
@@ -153,6 +159,10 @@ impl Store for Faulty {
     async fn abandon(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
         self.abandon.before().await?;
         self.memory.abandon(lease).await
+    }
+
+    async fn has_unsettled(&self, age: Duration) -> Result<bool, StoreError> {
+        self.memory.has_unsettled(age).await
     }
 
     async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {

@@ -1,138 +1,28 @@
 //! A process with both secrets dies between its own record and the one under the previous secret.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
-use mcp_idempotent_core::{
-    Engine, Policy, Record, Store, StoreError, TransactionStore,
-    store::{CallInfo, Claim, Claimed, Completion, End, Ended, Inspected, Lease, LeaseEnd, Reach},
-};
+use mcp_idempotent_core::{Engine, Policy, Store};
 
 use super::{
     super::{Outcome, own, replayed, secret},
+    process::{Ends, Point},
     sides::{Both, CHANGES, Effects, Leases, Mode, Side, Transactions},
 };
 
 const UNKNOWN: Outcome = Outcome::Refused("idempotency_outcome_unknown", "unknown", "ask_operator");
 
-/// A store of a process that ends at some point: it is never answered from there on.
-#[derive(Clone)]
-struct Ends<S> {
-    store: S,
-    /// When a lease is completed.
-    completing: Arc<Point>,
-    /// When a transaction is ended.
-    ending: Arc<Point>,
-}
-
-impl<S> Ends<S> {
-    fn new(store: S) -> Self {
-        Self {
-            store,
-            completing: Arc::default(),
-            ending: Arc::default(),
-        }
-    }
-}
-
-#[derive(Default)]
-struct Point {
-    set: AtomicBool,
-    reached: AtomicBool,
-}
-
-impl Point {
-    fn set(&self) {
-        self.set.store(true, Ordering::SeqCst);
-    }
-
-    fn is_reached(&self) -> bool {
-        self.reached.load(Ordering::SeqCst)
-    }
-
-    async fn pass(&self) {
-        if self.set.load(Ordering::SeqCst) {
-            self.reached.store(true, Ordering::SeqCst);
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
-impl<S: Store> Store for Ends<S> {
-    fn reach(&self) -> Reach {
-        self.store.reach()
-    }
-    fn transaction_limit(&self) -> Option<Duration> {
-        self.store.transaction_limit()
-    }
-    async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
-        self.store.look_up(claim).await
-    }
-    async fn inspect(&self, claim: &Claim) -> Result<Inspected, StoreError> {
-        self.store.inspect(claim).await
-    }
-    async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
-        self.store.claim(claim).await
-    }
-    async fn take_over(&self, claim: &Claim, token: i64) -> Result<Option<Lease>, StoreError> {
-        self.store.take_over(claim, token).await
-    }
-    async fn renew(&self, lease: &Lease, period: Duration) -> Result<LeaseEnd, StoreError> {
-        self.store.renew(lease, period).await
-    }
-    async fn complete(&self, lease: &Lease, with: Completion) -> Result<LeaseEnd, StoreError> {
-        self.completing.pass().await;
-        self.store.complete(lease, with).await
-    }
-    async fn release(&self, lease: &Lease, keep: Duration) -> Result<LeaseEnd, StoreError> {
-        self.store.release(lease, keep).await
-    }
-    async fn abandon(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
-        self.store.abandon(lease).await
-    }
-    async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
-        self.store.sweep(limit).await
-    }
-}
-
-impl<S: TransactionStore> TransactionStore for Ends<S> {
-    type Connection = S::Connection;
-    type Transaction = S::Transaction;
-
-    async fn begin(
-        &self,
-        call: &CallInfo,
-        claim: Option<&Claim>,
-    ) -> Result<Claimed<S::Transaction>, StoreError> {
-        self.store.begin(call, claim).await
-    }
-
-    async fn end(&self, transaction: S::Transaction, claim: Option<&Claim>, end: End) -> Ended {
-        self.ending.pass().await;
-        self.store.end(transaction, claim, end).await
-    }
-}
-
-impl<S: Effects> Effects for Ends<S> {
-    fn write(connection: &mut Self::Connection) -> BoxFuture<'_, ()> {
-        S::write(connection)
-    }
-
-    fn count(connection: &mut Self::Connection) -> BoxFuture<'_, i64> {
-        S::count(connection)
-    }
-}
-
-/// Lets the new side make its first call, and drops it at this point.
-async fn interrupted<S: Store, M: Mode<Ends<S>>>(both: &Both<Ends<S>, M>, point: &Point) {
+/// Lets the new side make a call, and drops it at this point.
+async fn interrupted<S: Store, M: Mode<Ends<S>>>(
+    both: &Both<Ends<S>, M>,
+    key: usize,
+    point: &Point,
+) {
     point.set();
-    let mut call = Box::pin(both.new.outcome(1, false));
+    let mut call = Box::pin(both.new.outcome(key, false));
     for _ in 0..2000 {
         tokio::select! {
             biased;
@@ -169,17 +59,13 @@ fn anew<S: Store, M: Copy>(
 
 async fn a_committed_call_is_found<S: Effects>(store: impl Fn() -> S) {
     let change = CHANGES[0];
-    let mut both = Both::new(change.0, change.1, || Ends::new(store()), Transactions).await;
-    short(&mut both.old.policy);
-    short(&mut both.new.policy);
-    let point = Arc::clone(&both.new.engine.store().completing);
-    interrupted(&both, &point).await;
+    let both = Both::new(change.0, change.1, || Ends::new(store()), Transactions).await;
+    let point = Arc::clone(&both.new.engine.store().ended);
+    interrupted(&both, 1, &point).await;
     assert_eq!(both.effects().await, 1);
-    // It waits until the lease of the process that ended has ended.
-    assert_eq!(both.old.outcome(1, false).await, UNKNOWN);
+    assert_eq!(both.old.outcome(1, false).await, replayed("execution 0"));
     let again = anew(&both.new, store(), change);
     assert_eq!(again.outcome(1, false).await, replayed("execution 0"));
-    assert_eq!(both.old.outcome(1, false).await, replayed("execution 0"));
     assert_eq!(both.effects().await, 1);
 }
 
@@ -189,7 +75,7 @@ async fn a_call_that_was_not_committed_runs<S: Effects>(store: impl Fn() -> S) {
     short(&mut both.old.policy);
     short(&mut both.new.policy);
     let point = Arc::clone(&both.new.engine.store().ending);
-    interrupted(&both, &point).await;
+    interrupted(&both, 1, &point).await;
     assert_eq!(both.old.outcome(1, false).await, UNKNOWN);
     let again = anew(&both.new, store(), change);
     assert_eq!(again.outcome(1, false).await, own("execution 1"));
@@ -198,13 +84,13 @@ async fn a_call_that_was_not_committed_runs<S: Effects>(store: impl Fn() -> S) {
 }
 
 #[tokio::test]
-async fn an_end_between_the_commit_and_the_previous_record_is_found_in_sqlite() {
+async fn an_end_after_the_commit_is_found_under_both_secrets_in_sqlite() {
     let file = super::sides::SqliteFile::new().await;
     a_committed_call_is_found(|| file.with_limit(Duration::from_millis(200))).await;
 }
 
 #[tokio::test]
-async fn an_end_between_the_commit_and_the_previous_record_is_found_in_postgres() {
+async fn an_end_after_the_commit_is_found_under_both_secrets_in_postgres() {
     let database = crate::postgres::database::Database::new().await;
     a_committed_call_is_found(|| database.another_process_at_home(4)).await;
 }
@@ -221,19 +107,82 @@ async fn an_end_before_the_commit_lets_the_call_run_again_in_postgres() {
     a_call_that_was_not_committed_runs(|| database.another_process_at_home(4)).await;
 }
 
+/// A process takes over the guard of an interrupted transaction, and then its store fails.
+async fn a_guard_without_a_new_mark_is_marked_later<S: Effects>(store: impl Fn() -> S) {
+    let change = CHANGES[0];
+    let mut both = Both::new(change.0, change.1, || Ends::new(store()), Transactions).await;
+    short(&mut both.new.policy);
+    let point = Arc::clone(&both.new.engine.store().ending);
+    interrupted(&both, 1, &point).await;
+    let again = anew(&both.new, store(), change);
+    again.engine.verify_secret().await.unwrap();
+    let process = again.engine.store();
+    process.claims.lock().unwrap().clear();
+    process.marks_fail.store(true, Ordering::SeqCst);
+    let refused = again.outcome(1, false).await;
+    assert!(
+        matches!(
+            refused,
+            Outcome::Refused(
+                "idempotency_store_unavailable" | "idempotency_key_in_progress",
+                ..
+            )
+        ),
+        "{refused:?}"
+    );
+    process.marks_fail.store(false, Ordering::SeqCst);
+    assert_eq!(again.outcome(1, false).await, own("execution 1"));
+    assert_eq!(both.old.outcome(1, false).await, replayed("execution 1"));
+    assert_eq!(both.effects().await, 1);
+}
+
 #[tokio::test]
-async fn an_end_between_the_two_records_of_a_lease_is_found() {
+async fn a_guard_that_was_taken_over_and_not_marked_is_marked_later_in_sqlite() {
+    let file = super::sides::SqliteFile::new().await;
+    a_guard_without_a_new_mark_is_marked_later(|| file.with_limit(Duration::from_millis(200)))
+        .await;
+}
+
+#[tokio::test]
+async fn a_guard_that_was_taken_over_and_not_marked_is_marked_later_in_postgres() {
+    let database = crate::postgres::database::Database::new().await;
+    a_guard_without_a_new_mark_is_marked_later(|| database.another_process_at_home(4)).await;
+}
+
+/// A mark has the fingerprint of no call, so no duplicate of its call holds its lock.
+#[tokio::test]
+async fn a_mark_shares_no_fingerprint_with_its_call() {
+    let file = super::sides::SqliteFile::new().await;
+    let change = CHANGES[0];
+    let both = Both::new(change.0, change.1, || Ends::new(file.store()), Transactions).await;
+    let claims = Arc::clone(&both.new.engine.store().claims);
+    claims.lock().unwrap().clear();
+    assert_eq!(both.new.outcome(1, false).await, own("execution 0"));
+    let claims = claims.lock().unwrap();
+    let [guard, mark] = &claims[..] else {
+        panic!("{claims:?}");
+    };
+    assert_ne!(guard.fingerprint, mark.fingerprint);
+}
+
+#[tokio::test]
+async fn an_end_around_the_completion_of_a_lease_is_found_under_both_secrets() {
     let file = super::sides::SqliteFile::new().await;
     let store = || file.with_limit(Duration::from_millis(100));
     let change = CHANGES[0];
-    let mut both = Both::new(change.0, change.1, || Ends::new(store()), Leases).await;
-    short(&mut both.old.policy);
-    short(&mut both.new.policy);
-    let point = Arc::clone(&both.new.engine.store().completing);
-    interrupted(&both, &point).await;
-    // Neither record was completed: nobody knows.
-    assert_eq!(both.old.outcome(1, false).await, UNKNOWN);
-    let again = anew(&both.new, store(), change);
-    assert_eq!(again.outcome(1, false).await, UNKNOWN);
-    assert_eq!(both.effects().await, 1);
+    for completed in [false, true] {
+        let mut both = Both::new(change.0, change.1, || Ends::new(store()), Leases).await;
+        short(&mut both.old.policy);
+        short(&mut both.new.policy);
+        let process = both.new.engine.store();
+        let (key, point, retry) = match completed {
+            false => (1, Arc::clone(&process.completing), UNKNOWN),
+            true => (2, Arc::clone(&process.completed), replayed("execution 0")),
+        };
+        interrupted(&both, key, &point).await;
+        assert_eq!(both.old.outcome(key, false).await, retry);
+        let again = anew(&both.new, store(), change);
+        assert_eq!(again.outcome(key, false).await, retry);
+        assert_eq!(both.effects().await, 1);
+    }
 }

@@ -15,7 +15,7 @@ use super::super::{
 const IN_DOUBT: Outcome =
     Outcome::Refused("idempotency_outcome_unknown", "unknown", "ask_operator");
 
-fn sides() -> [(Server<Faulty>, Server<Faulty>); 2] {
+pub(super) fn sides() -> [(Server<Faulty>, Server<Faulty>); 2] {
     [(None, A), (Some(A), B)].map(|(previous, new)| {
         let store = Faulty::default();
         (
@@ -25,7 +25,7 @@ fn sides() -> [(Server<Faulty>, Server<Faulty>); 2] {
     })
 }
 
-async fn fail(server: &Server<Faulty>, key: &str) -> Outcome {
+pub(super) async fn fail(server: &Server<Faulty>, key: &str) -> Outcome {
     let handler = async { Reply::new(ResultKind::ProtocolError, "did it act?") };
     server.call(key, handler).await
 }

@@ -2,6 +2,8 @@
 
 mod crash;
 mod doubt;
+mod guards;
+pub(super) mod process;
 mod sides;
 
 use std::sync::Arc;

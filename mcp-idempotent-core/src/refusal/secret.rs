@@ -1,0 +1,58 @@
+//! Refusals of a process that may not rely on its secret.
+
+use std::time::Duration;
+
+use crate::error::{Action, CommitOutcome, ErrorKind, Refusal};
+
+pub(crate) fn another_secret() -> Refusal {
+    tracing::error!(
+        "the application's records were made under a different secret than this engine's, or under none; give it the same secret, replace the old one with `with_previous_secret`, or use another application name"
+    );
+    misconfigured(
+        "The server's secret is not the one of its idempotency records, so the call was not \
+         executed. The server's log names the remedy.",
+    )
+}
+
+pub(crate) fn previous_secret_needed() -> Refusal {
+    tracing::error!(
+        "records made under the previous secret are still kept; keep `with_previous_secret` until one retention has passed since the last process without it ended"
+    );
+    too_early()
+}
+
+fn too_early() -> Refusal {
+    misconfigured(
+        "The server's secret was replaced too early for its idempotency records, so the call was \
+         not executed. The server's log names the remedy.",
+    )
+}
+
+pub(crate) fn previous_secret_has_unsettled_calls() -> Refusal {
+    tracing::error!(
+        "calls under the previous secret are in progress or in doubt, and would not be found without it; resolve them, or keep `with_previous_secret` until they are settled"
+    );
+    too_early()
+}
+
+pub(crate) fn rotation_too_short(tool: &str, kept: Duration, period: Duration) -> Refusal {
+    tracing::error!(
+        tool,
+        ?kept,
+        ?period,
+        "the tool's records are kept for longer than the replacement of the secret takes; set `with_rotation_period` to at least as long"
+    );
+    misconfigured(
+        "The server's secret is being replaced in less time than this tool's results are kept, so \
+         the call was not executed. The server's log names the remedy.",
+    )
+}
+
+fn misconfigured(message: &'static str) -> Refusal {
+    Refusal::new(
+        ErrorKind::Misconfigured,
+        CommitOutcome::NotCommitted,
+        Action::AskOperator,
+        message,
+    )
+}
