@@ -18,6 +18,7 @@
 //! | --- | --- |
 //! | `postgres` | [`PostgresStore`](store::postgres::PostgresStore): both modes, shared by many processes |
 //! | `sqlite` | [`SqliteStore`](store::sqlite::SqliteStore): both modes, an embedded file |
+//! | `redis` | [`RedisStore`](store::redis::RedisStore): lease mode, on a Redis or Valkey server or cluster |
 //! | `metrics` | counters, gauges and durations through the `metrics` facade ([`telemetry`]) |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 //!

@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | `postgres` | [`PostgresStore`]: both modes, shared by many processes |
 //! | `sqlite` | [`SqliteStore`]: both modes, an embedded file |
+//! | `redis` | [`RedisStore`]: lease mode, on a Redis or Valkey server or cluster |
 //! | `metrics` | counters, gauges and durations through the `metrics` facade ([`telemetry`]) |
 //! | `client` | the module `client`: keys on calls, refusals read back, a retry that runs a tool once |
 //! | `client-reqwest` | `client`, which also reads the failures of rmcp's HTTP transport over reqwest |
@@ -30,6 +31,8 @@ pub mod wire;
 pub use crate::attribute::runtime as __private;
 #[cfg(feature = "postgres")]
 pub use mcp_idempotent_core::store::postgres::PostgresStore;
+#[cfg(feature = "redis")]
+pub use mcp_idempotent_core::store::redis::RedisStore;
 #[cfg(feature = "sqlite")]
 pub use mcp_idempotent_core::store::sqlite::SqliteStore;
 #[cfg(feature = "testing")]

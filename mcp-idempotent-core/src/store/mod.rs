@@ -42,6 +42,8 @@ pub mod memory;
 mod operator;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -310,7 +312,7 @@ pub enum Ended {
 /// Keeps records. See the [contract](self#contract).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an idempotency store",
-    note = "use `MemoryStore`, `SqliteStore` or `PostgresStore`, or implement `Store` and run the conformance suite"
+    note = "use `MemoryStore`, `SqliteStore`, `PostgresStore` or `RedisStore`, or implement `Store` and run the conformance suite"
 )]
 pub trait Store: Send + Sync + 'static {
     /// Who can see these records.

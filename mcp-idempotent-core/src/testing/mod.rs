@@ -40,7 +40,9 @@
 //!
 //! Each line takes an expression, which is evaluated for each rule. It is a future of a harness with
 //! an **empty** store that no other test writes to. To run a line twice, with different settings of
-//! your store, put each into a module of its own.
+//! your store, put each into a module of its own. If all your stores share
+//! something that is slow to start, `store_conformance!(name, cluster = start(), harness(&cluster))`
+//! makes one test of all rules, and starts it once.
 //!
 //! A harness need not panic: it returns its errors, and they fail the test. The suite makes records
 //! old with [`Harness::age`] and never sleeps for that. Its waits for other callers have a time limit.

@@ -4,8 +4,8 @@
 /// [`Harness`](crate::testing::Harness) with an empty store.
 #[macro_export]
 macro_rules! store_conformance {
-    ($harness:expr) => {
-        $crate::__conformance! { $harness =>
+    ($($how:tt)*) => {
+        $crate::__conformance! { ($($how)*)
             one_of_many_concurrent_claims_wins
             a_claim_is_seen_by_everybody_with_its_fingerprint
             a_result_is_returned_byte_for_byte
@@ -44,8 +44,8 @@ macro_rules! store_conformance {
 /// Like [`store_conformance!`], with the rules for an [`OperatorStore`](crate::OperatorStore).
 #[macro_export]
 macro_rules! operator_store_conformance {
-    ($harness:expr) => {
-        $crate::__conformance! { $harness =>
+    ($($how:tt)*) => {
+        $crate::__conformance! { ($($how)*)
             an_operator_sees_where_each_record_stands
             a_listing_has_pages_and_filters
             a_call_resolved_as_committed_is_replayed
@@ -63,8 +63,8 @@ macro_rules! operator_store_conformance {
 /// Takes a future that makes a [`TransactionHarness`](crate::testing::TransactionHarness).
 #[macro_export]
 macro_rules! transaction_store_conformance {
-    ($harness:expr) => {
-        $crate::__conformance! { $harness =>
+    ($($how:tt)*) => {
+        $crate::__conformance! { ($($how)*)
             a_commit_makes_effect_and_record_visible_together
             a_committed_result_is_returned_byte_for_byte
             an_inspection_sees_a_running_transaction
@@ -101,8 +101,8 @@ macro_rules! transaction_store_conformance {
 /// [`SqlHarness`](crate::testing::SqlHarness).
 #[macro_export]
 macro_rules! sql_store_conformance {
-    ($harness:expr) => {
-        $crate::__conformance! { $harness =>
+    ($($how:tt)*) => {
+        $crate::__conformance! { ($($how)*)
             a_handler_that_ends_its_transaction_leaves_the_key_in_doubt
             an_unprotected_handler_that_ends_its_transaction_is_noticed
             a_handler_that_ends_the_transaction_of_its_lease_completes_nothing
@@ -121,8 +121,8 @@ macro_rules! sql_store_conformance {
 /// [`OperatorStore`](crate::OperatorStore) shows of calls in transaction mode.
 #[macro_export]
 macro_rules! sql_operator_store_conformance {
-    ($harness:expr) => {
-        $crate::__conformance! { $harness =>
+    ($($how:tt)*) => {
+        $crate::__conformance! { ($($how)*)
             what_is_left_of_a_free_key_is_forgotten_by_a_transaction_once_it_was_kept
             a_call_left_in_doubt_by_its_handler_has_a_token_to_be_resolved_by
             a_resolution_fences_the_transaction_of_a_living_attempt
@@ -133,7 +133,14 @@ macro_rules! sql_operator_store_conformance {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance {
-    ($harness:expr => $($rule:ident)*) => {
+    (($name:ident, $shared:ident = $start:expr, $harness:expr) $($rule:ident)*) => {
+        #[::tokio::test]
+        async fn $name() {
+            let $shared = $start;
+            $($crate::testing::$rule(::std::sync::Arc::new($harness.await)).await;)*
+        }
+    };
+    (($harness:expr) $($rule:ident)*) => {
         $(
             #[::tokio::test]
             async fn $rule() {

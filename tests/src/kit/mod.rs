@@ -3,5 +3,6 @@
 
 pub mod cluster;
 pub mod pooler;
+pub mod redis;
 pub mod relay;
 pub mod server;

@@ -92,7 +92,7 @@ fn a_store_never_reaches_into_the_engine() {
 #[test]
 fn the_engine_names_no_store() {
     let source = Source::of(CORE);
-    let stores = ["memory", "sqlite", "postgres"];
+    let stores = ["memory", "sqlite", "postgres", "redis"];
     for (file, used) in source.uses() {
         for store in stores {
             let folder = format!("store/{store}/");
@@ -105,7 +105,7 @@ fn the_engine_names_no_store() {
     }
     let engine = |module: &&source::Module| module.file.starts_with("engine/");
     for module in source.0.values().filter(engine) {
-        for name in ["MemoryStore", "SqliteStore", "PostgresStore"] {
+        for name in ["MemoryStore", "SqliteStore", "PostgresStore", "RedisStore"] {
             assert!(!module.code.contains(name), "{}: {name}", module.file);
         }
     }

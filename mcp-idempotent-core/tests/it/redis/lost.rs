@@ -1,0 +1,166 @@
+//! Answers that are lost on their way: what was done is not done twice, and is known.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use mcp_idempotent_core::{
+    Audit, OperatorStore as _, RecordStatus, Resolution, Resolved,
+    store::{Claimed, LeaseEnd},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
+
+use super::*;
+use crate::stores::lease;
+
+/// Between a store and its server. It loses the answer to the next script.
+struct Lossy {
+    url: String,
+    loses: Arc<AtomicBool>,
+}
+
+impl Lossy {
+    async fn before(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let (loses, port) = (Arc::new(AtomicBool::new(false)), server.port());
+        let lossy = Self {
+            url,
+            loses: Arc::clone(&loses),
+        };
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                tokio::spawn(relay(client, server, Arc::clone(&loses)));
+            }
+        });
+        lossy
+    }
+
+    fn lose_the_next_answer(&self) {
+        self.loses.store(true, Ordering::SeqCst);
+    }
+
+    fn has_lost(&self) -> bool {
+        !self.loses.load(Ordering::SeqCst)
+    }
+}
+
+/// Ends the connection where the server has answered a script and the answer is to be lost.
+async fn relay(mut client: TcpStream, mut server: TcpStream, loses: Arc<AtomicBool>) {
+    let (mut asked, mut answered) = ([0; 65_536], [0; 65_536]);
+    let mut is_script = false;
+    loop {
+        tokio::select! {
+            read = client.read(&mut asked) => {
+                let Ok(length @ 1..) = read else { return };
+                let text = String::from_utf8_lossy(&asked[..length]);
+                is_script = text.contains("\r\nEVAL");
+                server.write_all(&asked[..length]).await.unwrap();
+            }
+            read = server.read(&mut answered) => {
+                let Ok(length @ 1..) = read else { return };
+                // The answer that the script is unknown is not the one.
+                let is_answer = !answered.starts_with(b"-NOSCRIPT");
+                if is_script && is_answer && loses.swap(false, Ordering::SeqCst) {
+                    return;
+                }
+                if client.write_all(&answered[..length]).await.is_err() { return }
+            }
+        }
+    }
+}
+
+async fn lossy() -> (Server, Lossy, RedisStore) {
+    let server = Server::start();
+    let lossy = Lossy::before(&server).await;
+    let store = store(&lossy.url);
+    (server, lossy, store)
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_is_lost_is_the_callers_own() {
+    let (_server, lossy, store) = lossy().await;
+    lossy.lose_the_next_answer();
+    let lease = lease(&store, &claim(1)).await;
+    assert!(lossy.has_lost());
+    assert_eq!((lease.origin, lease.attempts), (lease.token, 1));
+    let completed = store.complete(&lease, completion(b"done")).await;
+    assert!(matches!(completed, Ok(LeaseEnd::Done(_))), "{completed:?}");
+}
+
+#[tokio::test]
+async fn a_take_over_whose_answer_is_lost_is_the_callers_own() {
+    let (_server, lossy, store) = lossy().await;
+    let first = lease(&store, &claim(1)).await;
+    store.abandon(&first).await.unwrap();
+    lossy.lose_the_next_answer();
+    let second = store.take_over(&claim(1), first.token).await.unwrap();
+    assert!(lossy.has_lost());
+    let second = second.expect("it was in doubt");
+    assert_eq!((second.origin, second.attempts), (first.token, 2));
+}
+
+#[tokio::test]
+async fn a_result_whose_acknowledgement_is_lost_is_recorded_once_and_not_fenced() {
+    let (_server, lossy, store) = lossy().await;
+    let lease = lease(&store, &claim(1)).await;
+    lossy.lose_the_next_answer();
+    let completed = store.complete(&lease, completion(b"done")).await;
+    assert!(lossy.has_lost());
+    let Ok(LeaseEnd::Done(recorded)) = completed else {
+        panic!("expected the time of the result, found {completed:?}");
+    };
+    let Some(RecordState::Completed { at, .. }) = state(&store, &claim(1)).await else {
+        panic!("expected a completed record");
+    };
+    assert_eq!(at, recorded);
+    let again = store.complete(&lease, completion(b"other")).await;
+    assert!(matches!(again, Ok(LeaseEnd::Fenced)), "{again:?}");
+}
+
+#[tokio::test]
+async fn other_ends_whose_acknowledgement_is_lost_are_not_fenced() {
+    let (_server, lossy, store) = lossy().await;
+    let minute = Duration::from_secs(60);
+    let first = lease(&store, &claim(1)).await;
+    lossy.lose_the_next_answer();
+    let renewed = store.renew(&first, minute).await;
+    assert!(lossy.has_lost() && matches!(renewed, Ok(LeaseEnd::Done(_))));
+    lossy.lose_the_next_answer();
+    let released = store.release(&first, minute).await;
+    assert!(lossy.has_lost() && matches!(released, Ok(LeaseEnd::Done(_))));
+    let second = lease(&store, &claim(1)).await;
+    lossy.lose_the_next_answer();
+    let abandoned = store.abandon(&second).await;
+    assert!(lossy.has_lost() && matches!(abandoned, Ok(LeaseEnd::Done(_))));
+}
+
+#[tokio::test]
+async fn a_resolution_whose_acknowledgement_is_lost_is_done_once() {
+    let (_server, lossy, store) = lossy().await;
+    let lease = lease(&store, &claim(1)).await;
+    let audit = Audit::new("who", "why").unwrap();
+    lossy.lose_the_next_answer();
+    let resolved = store
+        .resolve(lease.id, lease.token, &Resolution::Release, &audit)
+        .await;
+    assert!(lossy.has_lost());
+    assert!(matches!(resolved, Ok(Resolved::Done(_))), "{resolved:?}");
+    let info = store.show(lease.id).await.unwrap().expect("a record");
+    assert_eq!(info.status, RecordStatus::Released);
+}
+
+#[tokio::test]
+async fn a_claim_that_was_not_this_callers_stays_the_others() {
+    let (_server, lossy, store) = lossy().await;
+    lease(&store, &claim(1)).await;
+    lossy.lose_the_next_answer();
+    let claimed = store.claim(&claim(1)).await.unwrap();
+    assert!(lossy.has_lost());
+    assert!(matches!(claimed, Claimed::Found(_)), "{claimed:?}");
+}
