@@ -1,9 +1,6 @@
 //! Answers that are lost on their way: what was done is not done twice, and is known.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, Mutex};
 
 use mcp_idempotent_core::{
     Audit, OperatorStore as _, RecordStatus, Resolution, Resolved,
@@ -17,41 +14,54 @@ use tokio::{
 use super::*;
 use crate::stores::lease;
 
+/// How an answer is lost.
+#[derive(Clone, Copy)]
+enum Loss {
+    /// The connection ends.
+    End,
+    /// The connection stays open, and nothing comes any more.
+    Silence,
+}
+
 /// Between a store and its server. It loses the answer to the next script.
 struct Lossy {
     url: String,
-    loses: Arc<AtomicBool>,
+    next: Arc<Mutex<Option<Loss>>>,
 }
 
 impl Lossy {
     async fn before(server: &Server) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
-        let (loses, port) = (Arc::new(AtomicBool::new(false)), server.port());
+        let (next, port) = (Arc::default(), server.port());
         let lossy = Self {
             url,
-            loses: Arc::clone(&loses),
+            next: Arc::clone(&next),
         };
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-                tokio::spawn(relay(client, server, Arc::clone(&loses)));
+                tokio::spawn(relay(client, server, Arc::clone(&next)));
             }
         });
         lossy
     }
 
     fn lose_the_next_answer(&self) {
-        self.loses.store(true, Ordering::SeqCst);
+        self.lose(Loss::End);
+    }
+
+    fn lose(&self, loss: Loss) {
+        *self.next.lock().unwrap() = Some(loss);
     }
 
     fn has_lost(&self) -> bool {
-        !self.loses.load(Ordering::SeqCst)
+        self.next.lock().unwrap().is_none()
     }
 }
 
-/// Ends the connection where the server has answered a script and the answer is to be lost.
-async fn relay(mut client: TcpStream, mut server: TcpStream, loses: Arc<AtomicBool>) {
+/// Loses an answer where the server has given it, so that the script has run.
+async fn relay(mut client: TcpStream, mut server: TcpStream, next: Arc<Mutex<Option<Loss>>>) {
     let (mut asked, mut answered) = ([0; 65_536], [0; 65_536]);
     let mut is_script = false;
     loop {
@@ -65,9 +75,12 @@ async fn relay(mut client: TcpStream, mut server: TcpStream, loses: Arc<AtomicBo
             read = server.read(&mut answered) => {
                 let Ok(length @ 1..) = read else { return };
                 // The answer that the script is unknown is not the one.
-                let is_answer = !answered.starts_with(b"-NOSCRIPT");
-                if is_script && is_answer && loses.swap(false, Ordering::SeqCst) {
-                    return;
+                let is_answer = is_script && !answered.starts_with(b"-NOSCRIPT");
+                let loss = is_answer.then(|| next.lock().unwrap().take()).flatten();
+                match loss {
+                    Some(Loss::End) => return,
+                    Some(Loss::Silence) => std::future::pending().await,
+                    None => {}
                 }
                 if client.write_all(&answered[..length]).await.is_err() { return }
             }
@@ -78,8 +91,23 @@ async fn relay(mut client: TcpStream, mut server: TcpStream, loses: Arc<AtomicBo
 async fn lossy() -> (Server, Lossy, RedisStore) {
     let server = Server::start();
     let lossy = Lossy::before(&server).await;
-    let store = store(&lossy.url);
+    // Enough for a slow machine: half of it is how long the store waits on a silent connection.
+    let store = builder(&lossy.url)
+        .with_wait_bound(Duration::from_secs(4))
+        .build()
+        .unwrap();
     (server, lossy, store)
+}
+
+#[tokio::test]
+async fn a_connection_that_falls_silent_is_replaced_and_the_claim_is_the_callers_own() {
+    let (_server, lossy, store) = lossy().await;
+    lease(&store, &claim(1)).await;
+    lossy.lose(Loss::Silence);
+    let second = lease(&store, &claim(2)).await;
+    assert!(lossy.has_lost());
+    let completed = store.complete(&second, completion(b"done")).await;
+    assert!(matches!(completed, Ok(LeaseEnd::Done(_))), "{completed:?}");
 }
 
 #[tokio::test]
