@@ -9,15 +9,14 @@
 )]
 
 use std::{
-    hash::{BuildHasher as _, Hasher as _, RandomState},
     io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-    process::{Child, Command, Stdio},
+    net::TcpStream,
+    process::{Child, Command},
     thread,
     time::Duration,
 };
 
-use tempfile::TempDir;
+use super::server::{Home, free_port};
 
 /// How often a condition is looked at before a test gives up, and the rest between two looks.
 const LOOKS: u32 = 3000;
@@ -26,7 +25,7 @@ const REST: Duration = Duration::from_millis(5);
 /// A server that keeps an append-only file, flushed once a second. It ends with this value.
 #[derive(Debug)]
 pub struct Server {
-    home: TempDir,
+    home: Home,
     port: u16,
     settings: Vec<String>,
     process: Option<Child>,
@@ -48,12 +47,13 @@ impl Server {
     pub fn start_with(settings: &[&str]) -> Self {
         for _ in 0..10 {
             let mut server = Self {
-                home: TempDir::with_prefix("rd").unwrap(),
+                home: Home::new("rd"),
                 port: free_port(),
                 settings: settings.iter().map(|it| (*it).to_owned()).collect(),
                 process: None,
             };
-            // Another process may have taken the port meanwhile.
+            // Another process may have taken the port meanwhile, or the one 10 000 above it, on which
+            // the nodes of a cluster talk to each other.
             if server.try_start() {
                 return server;
             }
@@ -103,7 +103,7 @@ impl Server {
     }
 
     fn try_start(&mut self) -> bool {
-        let mut command = Command::new(program());
+        let mut command = self.home.command(program());
         command
             .args(["--port", &self.port.to_string()])
             .args(["--bind", "127.0.0.1", "--save", "", "--loglevel", "warning"])
@@ -113,9 +113,6 @@ impl Server {
             command.arg(format!("--{}", setting[0])).args(&setting[1..]);
         }
         let process = command
-            .current_dir(self.home.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("{} did not start: {error}", program()));
         let process = self.process.insert(process);
@@ -232,17 +229,4 @@ fn program() -> String {
         "this starts a Redis server of its own: run it with `tests/run --with-services -- …`, which finds or installs one, or set MCP_IDEMPOTENT_TEST_REDIS_SERVER to the path of redis-server or valkey-server"
     );
     program
-}
-
-/// Below those that the kernel gives to connections on their way out; 10 000 above it is the port on
-/// which the nodes of a cluster talk to each other.
-fn free_port() -> u16 {
-    let seed = RandomState::new().build_hasher().finish();
-    (0..1000)
-        .map(|step| 10_000 + u16::try_from((seed.wrapping_add(step)) % 9_000).unwrap())
-        .find(|port| {
-            let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-            free(*port) && free(port + 10_000)
-        })
-        .expect("a free port")
 }

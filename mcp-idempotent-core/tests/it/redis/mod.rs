@@ -24,6 +24,8 @@ use redis::aio::MultiplexedConnection;
 
 #[path = "../../../../tests/src/kit/redis.rs"]
 mod kit;
+#[path = "../../../../tests/src/kit/server.rs"]
+mod server;
 
 use self::kit::{Cluster, Server};
 
