@@ -1,10 +1,6 @@
 //! Setting up a store.
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::AtomicU8},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use redis::{ConnectionInfo, IntoConnectionInfo};
 
@@ -102,7 +98,6 @@ impl RedisStoreBuilder {
                 link: Link::new(self.nodes, self.wait_bound),
                 prefix: self.prefix.into(),
                 wait_bound: self.wait_bound,
-                next_swept: AtomicU8::new(0),
             }),
         })
     }

@@ -1,6 +1,6 @@
 //! Lease mode: a claim before the handler starts, and its guarded ends.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::time::Duration;
 
 use super::{
     RedisStore,
@@ -10,11 +10,13 @@ use super::{
 use crate::{
     policy::OnExpired,
     record::{Record, Timestamp},
-    store::{Claim, Claimed, Completion, Lease, LeaseEnd, Reach, Store, StoreError},
+    store::{CallInfo, Claim, Claimed, Completion, Lease, LeaseEnd, Reach, Store, StoreError},
 };
 
 /// How many records one script may remove, so that it holds the server for at most a few milliseconds.
 const SWEEP_BATCH: u32 = 100;
+/// How many records one script looks at.
+const LOOKED_AT: usize = 500;
 
 impl Store for RedisStore {
     fn reach(&self) -> Reach {
@@ -72,10 +74,15 @@ impl Store for RedisStore {
         lease: &Lease,
         completion: Completion,
     ) -> Result<LeaseEnd, StoreError> {
-        let call = self
-            .on_lease(&script::COMPLETE, lease)
-            .mark()
-            .completion(&completion);
+        let call = self.on_lease(&script::COMPLETE, lease).mark();
+        let call = match &completion.guard {
+            Some(guard) => call
+                .with(&self.shared.prefix, guard.id)
+                .arg(guard.id)
+                .arg(guard.token),
+            None => call.bytes("").bytes(""),
+        };
+        let call = call.completion(&completion);
         self.change("completing", &call).await
     }
 
@@ -92,23 +99,30 @@ impl Store for RedisStore {
         self.change("abandoning", &call).await
     }
 
+    async fn has_unsettled(&self, age: Duration) -> Result<bool, StoreError> {
+        for looked_at in (0..).step_by(LOOKED_AT) {
+            let call = self
+                .on_all(&script::UNSETTLED)
+                .micros(age)
+                .arg(looked_at)
+                .arg(LOOKED_AT)
+                .arg(CallInfo::INTERNAL);
+            let found: String = read(self.run("looking for open calls", &call).await?)?;
+            if found != "more" {
+                return Ok(found == "yes");
+            }
+        }
+        Ok(false)
+    }
+
     async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
         let mut left = limit;
-        // Where the last sweep reached its limit, so that every bucket gets its turn.
-        let first = self.shared.next_swept.load(Ordering::Relaxed);
-        for step in 0..=u8::MAX {
-            let bucket = first.wrapping_add(step);
-            self.shared.next_swept.store(bucket, Ordering::Relaxed);
-            while left > 0 {
-                let batch = left.min(SWEEP_BATCH);
-                let call = self.on_bucket(&script::SWEEP, bucket).arg(batch);
-                let swept: u32 = read(self.run("sweeping", &call).await?)?;
-                left -= swept.min(left);
-                if swept < batch {
-                    break;
-                }
-            }
-            if left == 0 {
+        while left > 0 {
+            let batch = left.min(SWEEP_BATCH);
+            let call = self.on_all(&script::SWEEP).arg(batch);
+            let swept: u32 = read(self.run("sweeping", &call).await?)?;
+            left -= swept.min(left);
+            if swept < batch {
                 break;
             }
         }

@@ -35,16 +35,18 @@
 //!   has none, whatever happens to its process. Only a sweep, or a later claim, removes it, once
 //!   `in_doubt_retention` is over. Each claim sweeps two records, so a store that is used does not
 //!   grow without a sweep in the background. Tombstones save memory only if there is one.
-//! - **The server's clock** decides all times, and is what fencing tokens are made of. In a cluster
-//!   each node has its own. Keep the clocks of primaries and replicas in step: after a failover the
+//! - **The server's clock** decides all times, and is what fencing tokens are made of. Keep the clocks of primaries and replicas in step: after a failover the
 //!   new primary's clock counts.
-//! - **Tokens.** A token is the server's clock in microseconds, or the last token of the record's
-//!   bucket plus one if that is more. So tokens grow for each record, also after it was released or
-//!   swept, after a restart that lost the last seconds, and after a failover to a replica whose
-//!   clock is in step. No counter for the whole store has to be reached, and none can be lost.
-//! - **Clusters.** Records are in 256 buckets by the first byte of their ids. The keys of a bucket
-//!   share a slot, so that one script can change a record, its indexes and the last token at once.
-//!   The names are in `docs/stored-format.md`. Slots may move while calls run.
+//! - **Tokens.** A token is the server's clock in microseconds, or the last token plus one if that is
+//!   more. So tokens grow, also after a record was released or swept, after a restart that lost the
+//!   last seconds, and after a failover to a replica whose clock is in step. A mere counter would
+//!   come back from a failover with tokens that were given out before.
+//! - **Clusters.** All keys of a store have the same part in braces, and so are in one slot: one
+//!   script changes records, indexes and the last token at once, which two records of one call need
+//!   while a secret is being replaced. The store is therefore on one primary and its replicas. To
+//!   spread several applications over a cluster, give each a
+//!   [prefix](RedisStoreBuilder::with_key_prefix) of its own. The slot may move while calls run.
+//!   The names of the keys are in `docs/stored-format.md`.
 //! - **A lost answer.** Each change carries a mark, which the record keeps. If the connection is
 //!   lost, the script is sent again and knows whether it has already run. (A release that keeps
 //!   nothing leaves nothing to know it by; it counts as fenced then.)
@@ -58,7 +60,7 @@
 //! - **Rights.** A user for this store alone, with the default key prefix:
 //!
 //! ```text
-//! ACL SETUSER idempotency on >secret ~{mcp_idempotent:* +eval +evalsha +time +hello +auth +select +ping +info +cluster +get +set +hget +hmget +hset +del +unlink +pexpireat +zadd +zrem +zscore +zrangebyscore
+//! ACL SETUSER idempotency on >secret ~{mcp_idempotent}:* +eval +evalsha +time +hello +auth +select +ping +info +cluster +get +set +hget +hmget +hset +del +unlink +pexpireat +zadd +zrem +zscore +zrangebyscore
 //! ```
 
 mod builder;
@@ -71,12 +73,7 @@ mod reply;
 mod script;
 mod verify;
 
-use std::{
-    fmt,
-    future::Future,
-    sync::{Arc, atomic::AtomicU8},
-    time::Duration,
-};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use redis::{RedisResult, Value};
 use tokio::time::timeout;
@@ -106,8 +103,6 @@ struct Shared {
     link: Link,
     prefix: Box<str>,
     wait_bound: Duration,
-    /// The bucket at which the next sweep begins.
-    next_swept: AtomicU8,
 }
 
 impl RedisStore {
@@ -115,8 +110,8 @@ impl RedisStore {
         Call::on_record(script, &self.shared.prefix, id)
     }
 
-    fn on_bucket(&self, script: &'static Script, bucket: u8) -> Call {
-        Call::on_bucket(script, &self.shared.prefix, bucket)
+    fn on_all(&self, script: &'static Script) -> Call {
+        Call::on_all(script, &self.shared.prefix)
     }
 
     async fn run(&self, doing: &str, call: &Call) -> Result<Value, StoreError> {

@@ -40,62 +40,48 @@ pub(super) static RENEW: LazyLock<Script> = script!("lua/renew.lua");
 pub(super) static COMPLETE: LazyLock<Script> = script!("lua/complete.lua");
 pub(super) static RELEASE: LazyLock<Script> = script!("lua/release.lua");
 pub(super) static ABANDON: LazyLock<Script> = script!("lua/abandon.lua");
+pub(super) static UNSETTLED: LazyLock<Script> = script!("lua/unsettled.lua");
 pub(super) static SWEEP: LazyLock<Script> = script!("lua/sweep.lua");
 pub(super) static LIST: LazyLock<Script> = script!("lua/list.lua");
 pub(super) static SHOW: LazyLock<Script> = script!("lua/show.lua");
 pub(super) static RESOLVE: LazyLock<Script> = script!("lua/resolve.lua");
 
-/// The keys of the records whose ids begin with one byte. The part in braces puts them into one
-/// slot of a cluster.
-pub(super) struct Keys(String);
-
-impl Keys {
-    pub(super) fn of_bucket(prefix: &str, bucket: u8) -> Self {
-        Self(format!("{{{prefix}:{bucket:02x}}}"))
-    }
-
-    pub(super) fn of_record(prefix: &str, id: RecordId) -> Self {
-        Self::of_bucket(prefix, id.as_bytes()[0])
-    }
-
-    fn write_to(&self, command: &mut Cmd, record: Option<RecordId>) {
-        let tag = &self.0;
-        let mut first = format!("{tag}:record:");
-        if let Some(id) = record {
-            first += &id.to_string();
-        }
-        command.arg(5).arg(first);
-        for name in ["last_token", "due", "open", "completed"] {
-            command.arg(format!("{tag}:{name}"));
-        }
-    }
-}
-
 /// One run of a script, to be sent as often as it takes.
 pub(super) struct Call {
     script: &'static Script,
-    keys: Keys,
-    record: Option<RecordId>,
+    keys: Vec<String>,
     arguments: Vec<Vec<u8>>,
 }
 
 impl Call {
-    pub(super) fn on_record(script: &'static Script, prefix: &str, id: RecordId) -> Self {
+    /// On all records whose keys begin with this. The part in braces puts all keys of a store into one
+    /// slot of a cluster.
+    pub(super) fn on_all(script: &'static Script, prefix: &str) -> Self {
+        let names = ["last_token", "due", "open", "records"];
+        let mut keys: Vec<_> = names
+            .iter()
+            .map(|name| format!("{{{prefix}}}:{name}"))
+            .collect();
+        keys.push(format!("{{{prefix}}}:record:"));
         Self {
             script,
-            keys: Keys::of_record(prefix, id),
-            record: Some(id),
+            keys,
             arguments: Vec::new(),
         }
     }
 
-    pub(super) fn on_bucket(script: &'static Script, prefix: &str, bucket: u8) -> Self {
-        Self {
-            script,
-            keys: Keys::of_bucket(prefix, bucket),
-            record: None,
-            arguments: Vec::new(),
+    pub(super) fn on_record(script: &'static Script, prefix: &str, id: RecordId) -> Self {
+        let mut call = Self::on_all(script, prefix);
+        if let Some(base) = call.keys.last_mut() {
+            *base += &id.to_string();
         }
+        call
+    }
+
+    /// Also on another record.
+    pub(super) fn with(mut self, prefix: &str, id: RecordId) -> Self {
+        self.keys.push(format!("{{{prefix}}}:record:{id}"));
+        self
     }
 
     pub(super) fn arg(self, argument: impl Display) -> Self {
@@ -136,9 +122,11 @@ impl Call {
 
     fn command(&self, name: &str, script: &str) -> Cmd {
         let mut command = redis::cmd(name);
-        command.arg(script);
-        self.keys.write_to(&mut command, self.record);
-        command.arg(&self.arguments);
+        command
+            .arg(script)
+            .arg(self.keys.len())
+            .arg(&self.keys)
+            .arg(&self.arguments);
         command
     }
 }

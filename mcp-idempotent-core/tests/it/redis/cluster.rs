@@ -5,13 +5,12 @@ use mcp_idempotent_core::store::LeaseEnd;
 use super::*;
 use crate::stores::lease;
 
-/// Keys on all nodes.
 const KEYS: std::ops::Range<u8> = 1..40;
 
 #[tokio::test]
 async fn a_primary_that_is_killed_is_replaced_and_what_its_replica_had_is_kept() {
     let mut cluster = Cluster::start(3, 1);
-    let store = store(&cluster.url());
+    let (store, position) = (store(&cluster.url()), position(&cluster));
     let mut leases = Vec::new();
     for key in KEYS {
         leases.push(lease(&store, &claim(key)).await);
@@ -23,17 +22,17 @@ async fn a_primary_that_is_killed_is_replaced_and_what_its_replica_had_is_kept()
             let line = info.lines().find_map(|line| line.strip_prefix(field));
             line.map(str::to_owned)
         };
-        written(&cluster.primaries[1], "master_repl_offset:")
-            == written(&cluster.replicas[1], "slave_repl_offset:")
+        written(&cluster.primaries[position], "master_repl_offset:")
+            == written(&cluster.replicas[position], "slave_repl_offset:")
     });
-    cluster.primaries[1].kill();
+    cluster.primaries[position].kill();
     kit::until(|| {
-        cluster.replicas[1]
+        cluster.replicas[position]
             .ask("INFO replication")
             .contains("role:master")
     });
     kit::until(|| {
-        let info = cluster.primaries[0].ask("CLUSTER INFO");
+        let info = cluster.replicas[position].ask("CLUSTER INFO");
         info.contains("cluster_state:ok")
     });
     for (key, held) in KEYS.zip(&leases) {
@@ -52,27 +51,33 @@ async fn a_primary_that_is_killed_is_replaced_and_what_its_replica_had_is_kept()
     }
 }
 
+/// Which primary has the store.
+fn position(cluster: &Cluster) -> usize {
+    let slot = cluster.primaries[0].ask("CLUSTER KEYSLOT {mcp_idempotent}");
+    let slot: usize = slot.parse().expect("a number");
+    slot * cluster.primaries.len() / 16_384
+}
+
 #[tokio::test]
 async fn a_slot_that_moves_takes_its_records_along() {
     let cluster = Cluster::start(2, 0);
-    let (from, to) = (&cluster.primaries[0], &cluster.primaries[1]);
     let store = store(&cluster.url());
     let held = lease(&store, &claim(1)).await;
-    let slot = from.ask(&format!("CLUSTER KEYSLOT {}", record_key(&claim(1))));
-    let is_on_from = from.ask(&format!("CLUSTER COUNTKEYSINSLOT {slot}")) != "0";
-    let (from, to) = if is_on_from { (from, to) } else { (to, from) };
+    let position = position(&cluster);
+    let (from, to) = (
+        &cluster.primaries[position],
+        &cluster.primaries[1 - position],
+    );
+    let slot = from.ask("CLUSTER KEYSLOT {mcp_idempotent}");
     let [id_from, id_to] = [from, to].map(|node| node.ask("CLUSTER MYID"));
     to.ask(&format!("CLUSTER SETSLOT {slot} IMPORTING {id_from}"));
     from.ask(&format!("CLUSTER SETSLOT {slot} MIGRATING {id_to}"));
-    for name in ["last_token", "due", "open", "completed"] {
-        let key = format!("{{mcp_idempotent:01}}:{name}");
-        from.ask(&format!("MIGRATE 127.0.0.1 {} {key} 0 5000", to.port()));
+    let names = ["last_token", "due", "open", "records"];
+    let keys = names.map(|name| format!("{{mcp_idempotent}}:{name}"));
+    for key in keys.into_iter().chain([record_key(&claim(1))]) {
+        let moved = from.ask(&format!("MIGRATE 127.0.0.1 {} {key} 0 5000", to.port()));
+        assert_eq!(moved, "OK");
     }
-    from.ask(&format!(
-        "MIGRATE 127.0.0.1 {} {} 0 5000",
-        to.port(),
-        record_key(&claim(1))
-    ));
     for node in [to, from] {
         node.ask(&format!("CLUSTER SETSLOT {slot} NODE {id_to}"));
     }

@@ -68,10 +68,10 @@ impl Harness for Records {
 
     async fn age(&self, id: RecordId, by: Duration) -> HarnessResult {
         let id = id.to_string();
-        let tag = format!("{{{}:{}}}", self.prefix, &id[..2]);
+        let tag = format!("{{{}}}", self.prefix);
         let script = Script::new(AGE);
         let mut aging = script.key(format!("{tag}:record:{id}"));
-        for index in ["due", "open", "completed"] {
+        for index in ["due", "open", "records"] {
             aging.key(format!("{tag}:{index}"));
         }
         aging.arg(id).arg(by.as_micros().to_string());

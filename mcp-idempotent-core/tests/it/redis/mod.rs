@@ -65,8 +65,7 @@ fn completion(response: &'static [u8]) -> Completion {
 }
 
 fn record_key(claim: &Claim) -> String {
-    let id = claim.id.to_string();
-    format!("{{mcp_idempotent:{}}}:record:{id}", &id[..2])
+    format!("{{mcp_idempotent}}:record:{}", claim.id)
 }
 
 async fn state(store: &RedisStore, claim: &Claim) -> Option<RecordState> {

@@ -4,7 +4,7 @@ local record = read(record_key)
 if is_made(record, change) and record.state == IN_DOUBT then
     return record.completed_at
 end
-record = held(token)
+record = held(record_key, token)
 if not record then
     return nil
 end

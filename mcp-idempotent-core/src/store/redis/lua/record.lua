@@ -1,7 +1,7 @@
--- Begins every script. KEYS: the record (in scripts for a whole bucket, only what its records' keys
--- begin with), then the bucket's last token, and its indexes: what is due for a sweep, and all
--- records by age, those with a result apart from the others.
-local record_key, last_token, due, open, completed = unpack(KEYS)
+-- Begins every script. KEYS: the last token; the indexes, which are what is due for a sweep, and the
+-- records by age, those without a result once more apart; the record, or what the keys of all records
+-- begin with; and in a completion under a guard, the guard's record.
+local last_token, due, open, records, record_key, guard_key = unpack(KEYS)
 
 local IN_PROGRESS, COMPLETED, IN_DOUBT, TOMBSTONE, RELEASED = 0, 1, 2, 3, 4
 
@@ -65,8 +65,12 @@ local function save(key, id, record, response)
     redis.call('HSET', key, unpack(fields))
     redis.call('ZADD', due, digits(due_at(record)), id)
     local has_result = record.state == COMPLETED or record.state == TOMBSTONE
-    redis.call('ZREM', has_result and open or completed, id)
-    redis.call('ZADD', has_result and completed or open, digits(record.created_at), id)
+    redis.call('ZADD', records, digits(record.created_at), id)
+    if has_result then
+        redis.call('ZREM', open, id)
+    else
+        redis.call('ZADD', open, digits(record.created_at), id)
+    end
     -- A record in progress or in doubt never goes by itself: what it stands for may have happened.
     if has_result or record.state == RELEASED then
         redis.call('PEXPIREAT', key, digits(math.ceil(record.purge_at / 1000)))
@@ -77,7 +81,7 @@ local function remove(key, id)
     redis.call('UNLINK', key)
     redis.call('ZREM', due, id)
     redis.call('ZREM', open, id)
-    redis.call('ZREM', completed, id)
+    redis.call('ZREM', records, id)
 end
 
 -- From `moment` on the record is absent, whatever its state; a tombstone may outlive it.
@@ -130,8 +134,8 @@ local function found(record, tombstones)
 end
 
 -- The record if it is in progress under exactly this token, and its lease has not ended.
-local function held(token)
-    local record = read(record_key)
+local function held(key, token)
+    local record = read(key)
     if record and record.state == IN_PROGRESS and record.token == tonumber(token)
         and record.lease_until > now then
         return record
@@ -144,7 +148,7 @@ local function is_made(record, change)
     return record and record.change == change
 end
 
--- Removes records of the bucket whose time is over, or reduces them to tombstones, at most `limit`;
+-- Removes records whose time is over, or reduces them to tombstones, at most `limit`;
 -- how many. `base` is what the keys of the records begin with.
 local function sweep(base, limit)
     local ids = redis.call('ZRANGEBYSCORE', due, '-inf', digits(now), 'LIMIT', 0, limit)

@@ -5,7 +5,7 @@ local record = read(record_key)
 if is_made(record, change) and record.state == RELEASED then
     return now
 end
-record = held(token)
+record = held(record_key, token)
 if not record then
     return nil
 end

@@ -1,6 +1,6 @@
 -- ARGV: 1 id, 2 token, 3 period. Returns the time, or nil if fenced.
 local id, token, period = unpack(ARGV)
-local record = held(token)
+local record = held(record_key, token)
 if not record then
     return nil
 end
