@@ -5,7 +5,7 @@ CREATE TABLE IF NOT EXISTS {schema}.migrations (
     applied_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 );
 
--- Fencing tokens: drawn for the whole store, never used twice, whatever becomes of the records.
+-- The lower part of fencing tokens. The upper part is the time.
 CREATE SEQUENCE IF NOT EXISTS {schema}.tokens AS bigint;
 
 -- No CHECK constraints: each costs every call some microseconds, and only the store writes here.

@@ -72,13 +72,43 @@ impl Cluster {
         text += EVERY;
         text += settings;
         std::fs::write(&configuration, text).unwrap();
+        cluster.start_somewhere();
+        cluster
+    }
+
+    fn start_somewhere(&mut self) {
         for _ in 0..10 {
-            cluster.port = free_port();
-            if cluster.try_start() {
-                return cluster;
+            self.port = free_port();
+            if self.try_start() {
+                return;
             }
         }
         panic!("the server did not start on any of ten ports");
+    }
+
+    /// A standby of this server, which streams from it. It is made of a copy, for which the server is
+    /// stopped: not every build of Postgres has `pg_basebackup`.
+    pub fn standby(&self) -> Self {
+        let mut standby = Self {
+            home: Home::new("pg"),
+            port: 0,
+        };
+        self.run("pg_ctl", &["stop", "-w", "-m", "fast"]);
+        let mut copy = standby.home.command("cp");
+        let copied = copy.arg("-R").args([self.data(), standby.data()]).status();
+        assert!(copied.unwrap().success(), "the data could not be copied");
+        self.start_again();
+        standby.home.write("data/standby.signal", "");
+        let source = format!("host=127.0.0.1 port={} user=postgres", self.port);
+        let settings = format!("primary_conninfo = '{source}'\n");
+        standby.home.write("data/postgresql.auto.conf", &settings);
+        standby.start_somewhere();
+        standby
+    }
+
+    /// Makes a primary of a standby.
+    pub fn promote(&self) {
+        self.run("pg_ctl", &["promote", "-w", "-t", "60"]);
     }
 
     pub fn url(&self) -> String {

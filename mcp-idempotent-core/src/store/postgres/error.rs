@@ -17,6 +17,8 @@ pub(super) mod answer {
     pub(in crate::store::postgres) const FENCED: &str = KEY_BUSY;
     /// Square root of a negative number: there is a record.
     pub(in crate::store::postgres) const SEEN: &str = "2201F";
+    /// A histogram of no buckets: the server is a standby.
+    pub(in crate::store::postgres) const STANDBY: &str = "2201G";
     /// Substring of negative length: the transaction is serializable.
     pub(in crate::store::postgres) const SERIALIZABLE: &str = "22011";
 }
@@ -32,6 +34,14 @@ const UNIQUE_VIOLATION: &str = "23505";
 /// The SQLSTATE, if the database answered at all.
 pub(super) fn sqlstate(error: &sqlx::Error) -> Option<Cow<'_, str>> {
     error.as_database_error().and_then(DatabaseError::code)
+}
+
+/// Whether the server takes no writes. Another connection may lead to the primary.
+pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
+    matches!(
+        sqlstate(error).as_deref(),
+        Some(READ_ONLY | answer::STANDBY)
+    )
 }
 
 /// Whether a savepoint did not exist.
@@ -90,11 +100,13 @@ pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
             // Lock timeout, statement cancelled.
             "55P03" | "57014" => StoreErrorKind::Busy,
             IN_FAILED_TRANSACTION => StoreErrorKind::Aborted,
-            // Missing tables, schemas, functions, columns or rights; a read-only database.
-            "42P01" | "3F000" | "42883" | "42703" | "42501" | "3D000" | READ_ONLY | "0A000" => {
+            // Missing tables, schemas, functions, columns or rights.
+            "42P01" | "3F000" | "42883" | "42703" | "42501" | "3D000" | "0A000" => {
                 StoreErrorKind::Misconfigured
             }
             code if code.starts_with("28") => StoreErrorKind::Misconfigured,
+            // The server takes no writes for now.
+            READ_ONLY | answer::STANDBY => StoreErrorKind::Unavailable,
             // Insufficient resources (such as too many connections), system errors.
             code if is_end_of_session(code) || code.starts_with("53") || code.starts_with("58") => {
                 StoreErrorKind::Unavailable
@@ -123,7 +135,9 @@ pub(super) fn store_error(doing: &str, schema: &str, error: sqlx::Error) -> Stor
         Some("42501") => format!(
             "; the database role lacks rights in schema {schema}, or a row-level security policy refuses its records: see the grants in the documentation of `PostgresStore`"
         ),
-        Some(READ_ONLY) => "; the database or the transaction is read-only".to_owned(),
+        Some(READ_ONLY | answer::STANDBY) => {
+            "; the server is a standby or read-only. The connection is closed, and the next one may lead to the primary".to_owned()
+        }
         _ => String::new(),
     };
     StoreError::new(kind(&error), format!("Postgres store: {doing}{remedy}")).with_source(error)

@@ -196,6 +196,7 @@ async fn not_committed(
             {
                 return lost(store, session, claim).await;
             }
+            _ if error::is_read_only(&error) => drop(session),
             _ => session.release_chained(),
         }
     }

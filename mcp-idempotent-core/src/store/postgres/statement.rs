@@ -134,6 +134,7 @@ const PARTS: &[(&str, &str, &str)] = &[
     ("{resolved}", part!("resolved"), ""),
     ("{clock}", part!("clock"), ""),
     ("{drawn}", part!("drawn"), ""),
+    ("{token}", part!("token"), ""),
     ("{is_past_on_arrival}", part!("is_past"), ARRIVAL),
     ("{is_past_by_now}", part!("is_past"), NOW),
     ("{is_in_doubt_by_now}", part!("is_in_doubt"), NOW),
@@ -160,6 +161,7 @@ const SHORT: &[(&str, &str)] = &[
     ("{*}", "OPERATOR(pg_catalog.*)"),
     ("{/}", "OPERATOR(pg_catalog./)"),
     ("{|}", "OPERATOR(pg_catalog.|)"),
+    ("{&}", "OPERATOR(pg_catalog.&)"),
     ("{<<}", "OPERATOR(pg_catalog.<<)"),
 ];
 

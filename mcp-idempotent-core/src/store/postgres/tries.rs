@@ -48,6 +48,8 @@ enum Obstacle {
     NotPrepared,
     CannotSerialize(sqlx::Error),
     ConnectionLost(sqlx::Error),
+    /// Another connection may lead to the primary.
+    ReadOnly(sqlx::Error),
     Other(sqlx::Error),
 }
 
@@ -79,6 +81,7 @@ impl Obstacle {
             }
             (Some(answer::SEEN), None | Some(Seen | Held)) => Self::Refused(Refusal::RecordExists),
             (Some(error::UNKNOWN_PREPARED_NAME), _) => Self::NotPrepared,
+            _ if error::is_read_only(&error) => Self::ReadOnly(error),
             _ if error::is_connection_lost(&error) => Self::ConnectionLost(error),
             _ if error::is_serialization_failure(&error) => Self::CannotSerialize(error),
             _ => Self::Other(error),
@@ -170,6 +173,7 @@ impl<'s> Tries<'s> {
                     return Err(self.failed(error));
                 }
                 Obstacle::ConnectionLost(error)
+                | Obstacle::ReadOnly(error)
                 | Obstacle::CannotSerialize(error)
                 | Obstacle::Other(error) => self.last = Some(error),
                 Obstacle::NotPrepared | Obstacle::Refused(_) => {}

@@ -202,8 +202,10 @@ impl Statements {
                  purge_at = excluded.purge_at, sweep_at = excluded.sweep_at \
                  WHERE state = {RELEASED}"
             )),
+            // A restored backup would count again what was counted since. With the time, tokens grow
+            // then too.
             next_token: sql(format!(
-                "UPDATE {store} SET last_token = last_token + 1 RETURNING last_token"
+                "UPDATE {store} SET last_token = max(last_token + 1, {NOW}) RETURNING last_token"
             )),
             insert_in_progress: sql(format!(
                 "INSERT INTO {record} (id, fingerprint, state, token, origin, tool, key_prefix, \

@@ -353,7 +353,7 @@ async fn a_read_only_transaction_is_an_error_and_records_nothing() {
     let Ended::Aborted(error) = ended else {
         panic!("expected an abort, found {ended:?}");
     };
-    assert_eq!(error.kind(), StoreErrorKind::Misconfigured);
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert_eq!(database.records().await, 0);
 }
 

@@ -9,6 +9,7 @@ mod completing;
 mod conformance;
 pub(crate) mod database;
 mod endings;
+mod failover;
 mod faults;
 mod hostile;
 mod interference;

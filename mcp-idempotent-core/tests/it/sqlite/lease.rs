@@ -1,6 +1,6 @@
 //! Lease mode: who sees a claim, and how durable it is.
 
-use mcp_idempotent_core::store::Reach;
+use mcp_idempotent_core::store::{LeaseEnd, Reach};
 
 use super::*;
 
@@ -38,4 +38,27 @@ async fn claims_and_takeovers_reach_the_disk_although_the_pool_is_less_durable()
             .unwrap();
         assert_eq!(level, 1);
     }
+}
+
+/// Whoever holds a lease that the backup does not know may still be at work.
+#[tokio::test]
+async fn a_restored_backup_gives_no_token_out_again() {
+    let database = Database::new().await;
+    let store = database.store();
+    lease(&store, &claim(1)).await;
+    let backup = database.path().with_extension("backup");
+    sqlx::query("VACUUM INTO ?1")
+        .bind(backup.to_str().unwrap())
+        .execute(store.pool())
+        .await
+        .unwrap();
+    let lost = lease(&store, &claim(2)).await;
+    store.close().await;
+    let restored = SqliteStore::open(&backup).await.unwrap();
+    let again = lease(&restored, &claim(2)).await;
+    assert!(again.token > lost.token, "{lost:?} {again:?}");
+    let late = restored
+        .complete(&lost, Completion::new(None, claim(1).lease))
+        .await;
+    assert!(matches!(late, Ok(LeaseEnd::Fenced)), "{late:?}");
 }

@@ -1,2 +1,2 @@
 -- A new fencing token, drawn once.
-(SELECT pg_catalog.nextval('{tokens}') AS token OFFSET 0) AS drawn
+(SELECT {token} AS token OFFSET 0) AS drawn
