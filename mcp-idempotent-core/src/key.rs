@@ -45,9 +45,14 @@ impl IdempotencyKey {
     /// At most the first [`VISIBLE_PREFIX`] characters, for logs and operators.
     #[must_use]
     pub fn prefix(&self) -> &str {
-        let end = self.0.char_indices().nth(VISIBLE_PREFIX);
-        &self.0[..end.map_or(self.0.len(), |(end, _)| end)]
+        visible_prefix(&self.0)
     }
+}
+
+/// At most the first [`VISIBLE_PREFIX`] characters.
+pub(crate) fn visible_prefix(key: &str) -> &str {
+    let end = key.char_indices().nth(VISIBLE_PREFIX);
+    &key[..end.map_or(key.len(), |(end, _)| end)]
 }
 
 impl fmt::Debug for IdempotencyKey {

@@ -20,7 +20,6 @@ impl Application {
         &self.0
     }
 
-    #[cfg(feature = "metrics")]
     pub(crate) fn to_shared(&self) -> Arc<str> {
         Arc::clone(&self.0)
     }
@@ -49,6 +48,10 @@ impl Scope {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    pub(crate) fn to_shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
     }
 }
 

@@ -25,6 +25,9 @@ CREATE TABLE IF NOT EXISTS {schema}.records (
     -- Since the origin.
     attempts     integer     NOT NULL,
     tool         pg_catalog.text NOT NULL,
+    -- Whose record it is, and whose key, as plain text for operators.
+    application  pg_catalog.text,
+    scope        pg_catalog.text,
     -- At most 8 characters.
     key_prefix   pg_catalog.text,
     -- NULL when completed: the result was too large to keep.

@@ -24,6 +24,9 @@ CREATE TABLE mcp_idempotent_record (
     -- since the origin
     attempts INTEGER NOT NULL DEFAULT 1,
     tool TEXT NOT NULL,
+    -- whose record it is, and whose key, as plain text for operators
+    application TEXT,
+    scope TEXT,
     key_prefix TEXT,
     created_at INTEGER NOT NULL,
     -- while in progress, and after a lapse

@@ -202,7 +202,7 @@ impl<S: Store> Engine<S> {
         F: Future<Output = Result<Claimed<C>, StoreError>>,
     {
         let identity = &request.identity;
-        let claim = request.claim();
+        let claim = request.claim(&self.inner.application);
         let mut pause = FIRST_PAUSE;
         let mut waiting = None;
         let mut repeats = 0;

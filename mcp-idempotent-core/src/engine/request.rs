@@ -139,11 +139,12 @@ impl Request<'_> {
         }
     }
 
-    pub(super) fn claim(&self) -> Claim {
+    pub(super) fn claim(&self, application: &Application) -> Claim {
         let Identity {
             id, fingerprint, ..
         } = self.identity;
         let mut claim = Claim::new(id, fingerprint, self.call.clone());
+        claim.application = Some(application.clone());
         claim.key_prefix.clone_from(&self.identity.key_prefix);
         claim.on_expired = self.policy.on_expired;
         claim.lease = self.policy.lease;

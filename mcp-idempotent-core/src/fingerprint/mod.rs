@@ -66,7 +66,9 @@ impl RecordId {
         Self(hash.finish())
     }
 
-    fn of_explicit(
+    /// The id of an explicit key's record.
+    #[must_use]
+    pub fn of_explicit(
         application: &Application,
         scope: &Scope,
         key: &IdempotencyKey,

@@ -64,7 +64,7 @@ use crate::{
     fingerprint::{Fingerprint, RecordId},
     policy::OnExpired,
     record::{Record, Timestamp},
-    scope::Scope,
+    scope::{Application, Scope},
 };
 
 /// Who can see a store's records.
@@ -123,8 +123,10 @@ pub struct Claim {
     pub id: RecordId,
     /// What was asked.
     pub fingerprint: Fingerprint,
-    /// What is being called. The record may keep the tool's name, but not the scope.
+    /// What is being called. The record may keep the tool's name and the scope for operators.
     pub call: CallInfo,
+    /// Whose record this is. The record may keep it for operators.
+    pub application: Option<Application>,
     /// At most 8 characters of an explicit key. The record may keep them for operators.
     pub key_prefix: Option<Box<str>>,
     /// How to report an expired record.
@@ -143,11 +145,24 @@ impl Claim {
             id,
             fingerprint,
             call,
+            application: None,
             key_prefix: None,
             on_expired: OnExpired::New,
             lease: crate::policy::Policy::DEFAULT_LEASE,
             in_doubt_retention: crate::policy::Policy::DEFAULT_IN_DOUBT_RETENTION,
         }
+    }
+
+    /// The name of the application.
+    #[must_use]
+    pub fn application(&self) -> Option<&str> {
+        self.application.as_ref().map(Application::as_str)
+    }
+
+    /// The text of the scope.
+    #[must_use]
+    pub fn scope(&self) -> Option<&str> {
+        self.call.scope.as_ref().map(Scope::as_str)
     }
 }
 

@@ -5,7 +5,12 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{Completion, Store, StoreError};
-use crate::{fingerprint::RecordId, record::Timestamp};
+use crate::{
+    fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
+    key::{IdempotencyKey, visible_prefix},
+    record::Timestamp,
+    scope::{Application, Scope},
+};
 
 /// The state of a stored record, as an operator sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,6 +57,13 @@ pub struct RecordQuery {
     pub status: Option<RecordStatus>,
     /// Only records of this tool.
     pub tool: Option<Arc<str>>,
+    /// Only records of this application.
+    pub application: Option<Arc<str>>,
+    /// Only records of this scope.
+    pub scope: Option<Arc<str>>,
+    /// Only records whose key begins so. A record keeps 8 characters of its key, so no more of this
+    /// are compared.
+    pub key_prefix: Option<Arc<str>>,
     /// Only records after this one: the [`RecordInfo::cursor`] of the last record of the previous
     /// page.
     pub after: Option<(Timestamp, RecordId)>,
@@ -59,18 +71,28 @@ pub struct RecordQuery {
     pub limit: u32,
 }
 
+impl RecordQuery {
+    /// As much of [`key_prefix`](Self::key_prefix) as a record keeps.
+    pub(crate) fn visible_prefix(&self) -> Option<&str> {
+        self.key_prefix.as_deref().map(visible_prefix)
+    }
+}
+
 impl Default for RecordQuery {
     fn default() -> Self {
         Self {
             status: None,
             tool: None,
+            application: None,
+            scope: None,
+            key_prefix: None,
             after: None,
             limit: 100,
         }
     }
 }
 
-/// What an operator can see of a record. Scope, arguments and key are not stored.
+/// What an operator can see of a record. Arguments and key are not stored.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RecordInfo {
@@ -78,13 +100,22 @@ pub struct RecordInfo {
     pub id: RecordId,
     /// The record's status.
     pub status: RecordStatus,
+    /// What was asked.
+    pub fingerprint: Fingerprint,
     /// The tool that was called.
     pub tool: Arc<str>,
+    /// Whose record it is. A store may replace unusual characters of this and of the scope.
+    pub application: Option<Arc<str>>,
+    /// Whose key it is.
+    pub scope: Option<Arc<str>>,
     /// At most 8 characters of an explicit key.
     pub key_prefix: Option<Box<str>>,
     /// The token that a resolution has to name. This is a lease's fencing token. A record that was
     /// written in a transaction has another number here, chosen by the store.
     pub token: i64,
+    /// Lease mode: the first attempt's token, which the downstream keys are made of. `None` if the
+    /// next attempt is a first one.
+    pub origin: Option<i64>,
     /// How many attempts there have been since the origin. An attempt that only asked the other
     /// side counts too.
     pub attempts: u32,
@@ -108,6 +139,7 @@ impl RecordInfo {
     #[must_use]
     pub fn new(
         id: RecordId,
+        fingerprint: Fingerprint,
         status: RecordStatus,
         tool: impl Into<Arc<str>>,
         token: i64,
@@ -116,9 +148,13 @@ impl RecordInfo {
         Self {
             id,
             status,
+            fingerprint,
             tool: tool.into(),
+            application: None,
+            scope: None,
             key_prefix: None,
             token,
+            origin: None,
             attempts: 1,
             created_at,
             lease_until: None,
@@ -127,6 +163,29 @@ impl RecordInfo {
             resolved: None,
             response: None,
         }
+    }
+
+    /// The key that this call's attempts pass on to another system in the step with this name, so
+    /// that the other side can be asked about it. `secret` is the application's. `None` if there is
+    /// no such key: the call ran in a transaction, or its next attempt is a first one.
+    #[must_use]
+    pub fn downstream_key(&self, step: &str, secret: Option<&Secret>) -> Option<DownstreamKey> {
+        let seed = DownstreamSeed::new(&self.id, &self.fingerprint, self.origin?, secret);
+        Some(seed.key(step))
+    }
+
+    /// Whether this is the record of this explicit key, as far as application and scope are stored
+    /// exactly.
+    #[must_use]
+    pub fn is_of_key(&self, key: &IdempotencyKey, secret: Option<&Secret>) -> bool {
+        let (Some(application), Some(scope)) = (&self.application, &self.scope) else {
+            return false;
+        };
+        let (application, scope) = (
+            Application::new(Arc::clone(application)),
+            Scope::new(Arc::clone(scope)),
+        );
+        RecordId::of_explicit(&application, &scope, key, secret) == self.id
     }
 
     /// Where the next page begins.

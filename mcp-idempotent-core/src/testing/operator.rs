@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::{
     Harness,
     step::{
-        MINUTE, abandon, age, assert_fenced, assert_result, complete, completed as completed_of,
-        fresh_claim, lease_of, record_of, release, result, sweep,
+        MINUTE, abandon, age, assert_fenced, assert_result, claim_of, complete,
+        completed as completed_of, fresh_claim, fresh_key, lease_of, record_of, release, result,
+        sweep,
     },
 };
 use crate::{
@@ -52,6 +53,10 @@ pub async fn an_operator_sees_where_each_record_stands<H: Harness<Store: Operato
         assert_eq!(info.status, status, "{info:?}");
         assert_eq!(info.id, claim.id);
         assert_eq!(&*info.tool, "tool");
+        assert_eq!(info.application.as_deref(), Some("conformance"));
+        assert_eq!(info.scope.as_deref(), Some("conformance"));
+        assert_eq!(info.fingerprint, claim.fingerprint);
+        assert_eq!(info.origin, Some(info.token));
         assert_eq!(info.key_prefix.as_deref(), Some("conforma"));
         assert_eq!(info.attempts, 1);
         assert!(info.resolved.is_none());
@@ -102,14 +107,33 @@ pub async fn a_listing_has_pages_and_filters<H: Harness<Store: OperatorStore>>(h
         let times = seen.iter().filter(|info| info.id == claim.id).count();
         assert_eq!(times, 1);
     }
-    let query = query(|query| query.tool = Some("another".into()));
-    assert!(
-        store
-            .list(&query)
-            .await
-            .expect("the store answers")
-            .is_empty()
-    );
+    let changes: [fn(&mut RecordQuery, &'static str); 4] = [
+        |query, text| query.tool = Some(text.into()),
+        |query, text| query.application = Some(text.into()),
+        |query, text| query.scope = Some(text.into()),
+        |query, text| query.key_prefix = Some(text.into()),
+    ];
+    let matching = ["tool", "conformance", "conformance", "conf"];
+    for (change, text) in changes.into_iter().zip(matching) {
+        for (text, expected) in [(text, claims.len()), ("another", 0)] {
+            let query = query(|query| change(query, text));
+            let listed = store.list(&query).await.expect("the store answers");
+            assert_eq!(listed.len(), expected, "{query:?}");
+        }
+    }
+    // Of a longer key only the kept part counts.
+    let query = query(|query| query.key_prefix = Some("conformance-and-more".into()));
+    let listed = store.list(&query).await.expect("the store answers");
+    assert_eq!(listed.len(), claims.len());
+}
+
+pub async fn a_record_is_known_by_its_key<H: Harness<Store: OperatorStore>>(harness: Arc<H>) {
+    let (key, another) = (fresh_key(), fresh_key());
+    let claim = claim_of(&key);
+    lease_of(harness.store(), &claim).await;
+    let info = show(harness.store(), &claim).await;
+    assert!(info.is_of_key(&key, None));
+    assert!(!info.is_of_key(&another, None));
 }
 
 pub async fn a_call_resolved_as_committed_is_replayed<H: Harness<Store: OperatorStore>>(

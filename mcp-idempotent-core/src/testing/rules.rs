@@ -48,6 +48,7 @@ macro_rules! operator_store_conformance {
         $crate::__conformance! { ($($how)*)
             an_operator_sees_where_each_record_stands
             a_listing_has_pages_and_filters
+            a_record_is_known_by_its_key
             a_call_resolved_as_committed_is_replayed
             a_call_resolved_as_committed_without_a_result_never_runs_again
             a_released_call_is_another_attempt_of_its_origin

@@ -29,16 +29,25 @@ pub(super) const MINUTE: Duration = Duration::from_secs(60);
 const ASKS: u32 = 2000;
 const REST: Duration = Duration::from_millis(5);
 
-/// A claim that no other test makes, with a lease of one hour.
-pub(super) fn fresh_claim() -> Claim {
+/// A key that no other test uses.
+pub(super) fn fresh_key() -> IdempotencyKey {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let key = format!("conformance-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
+    IdempotencyKey::new(key).expect("a valid key")
+}
+
+/// A claim that no other test makes, with a lease of one hour.
+pub(super) fn fresh_claim() -> Claim {
+    claim_of(&fresh_key())
+}
+
+pub(super) fn claim_of(key: &IdempotencyKey) -> Claim {
+    let application = Application::new("conformance");
     let scope = Scope::new("conformance");
-    let key = IdempotencyKey::new(key).expect("a valid key");
     let identity = Identity::new(
-        &Application::new("conformance"),
+        &application,
         &scope,
-        Some(&key),
+        Some(key),
         "tool",
         &CanonicalArguments::new(None, &[]),
         None,
@@ -48,6 +57,7 @@ pub(super) fn fresh_claim() -> Claim {
         identity.fingerprint,
         CallInfo::new("tool", scope),
     );
+    claim.application = Some(application);
     claim.key_prefix = identity.key_prefix;
     claim.lease = 60 * MINUTE;
     claim

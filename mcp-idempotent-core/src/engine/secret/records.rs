@@ -170,5 +170,7 @@ pub(super) fn period(successor: &Record) -> Duration {
 
 fn check_claim(application: &Application, record: CheckRecord, value: Fingerprint) -> Claim {
     let call = CallInfo::internal("secret");
-    Claim::new(record.id(application), value, call)
+    let mut claim = Claim::new(record.id(application), value, call);
+    claim.application = Some(application.clone());
+    claim
 }

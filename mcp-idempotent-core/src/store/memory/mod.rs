@@ -5,7 +5,7 @@ mod operator;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -19,6 +19,7 @@ use crate::{
     fingerprint::{Fingerprint, RecordId},
     policy::OnExpired,
     record::{Record, RecordState, Timestamp},
+    scope::Application,
 };
 
 /// How many expired records each claim removes, so that memory does not grow without a sweep.
@@ -60,7 +61,8 @@ struct Stored {
     /// The first attempt's token. `None` if the next attempt starts a new origin.
     origin: Option<i64>,
     attempts: u32,
-    tool: Arc<str>,
+    call: CallInfo,
+    application: Option<Application>,
     key_prefix: Option<Box<str>>,
     created_at: Timestamp,
     /// The same moment on tokio's clock.
@@ -276,7 +278,8 @@ impl Store for MemoryStore {
             token,
             origin: Some(lease.origin),
             attempts: lease.attempts,
-            tool: Arc::clone(&claim.call.tool),
+            call: claim.call.clone(),
+            application: claim.application.clone(),
             key_prefix: claim.key_prefix.clone(),
             created_at,
             created,
@@ -389,7 +392,7 @@ impl Store for MemoryStore {
         let mut calls = inner
             .records
             .iter()
-            .filter(|(_, stored)| !CallInfo::is_internal(&stored.tool));
+            .filter(|(_, stored)| !CallInfo::is_internal(&stored.call.tool));
         Ok(calls.any(|(id, stored)| {
             let record = inner.report(*id, OnExpired::New, now);
             let is_open = |record: Record| !matches!(record.state, RecordState::Completed { .. });

@@ -1,10 +1,13 @@
 //! Listing and resolving records.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::{Inner, MemoryStore, State, Stored, after, completed, wall_clock, wall_clock_at};
 use crate::{
     fingerprint::RecordId,
+    scope::{Application, Scope},
     store::{
         Audit, OperatorStore, RecordInfo, RecordQuery, RecordStatus, Resolution, Resolved,
         ResolvedBy, StoreError,
@@ -20,8 +23,15 @@ impl OperatorStore for MemoryStore {
             .iter()
             .map(|(id, stored)| stored.info(*id, now))
             .filter(|info| {
+                let is = |wanted: &Option<Arc<str>>, found: Option<&Arc<str>>| {
+                    wanted.is_none() || wanted.as_ref() == found
+                };
+                let begins = |prefix| info.key_prefix.as_deref().unwrap_or("").starts_with(prefix);
                 query.status.is_none_or(|status| status == info.status)
-                    && query.tool.as_ref().is_none_or(|tool| *tool == info.tool)
+                    && is(&query.tool, Some(&info.tool))
+                    && is(&query.application, info.application.as_ref())
+                    && is(&query.scope, info.scope.as_ref())
+                    && query.visible_prefix().is_none_or(begins)
                     && query.after.is_none_or(|after| info.cursor() > after)
             })
             .collect();
@@ -121,7 +131,17 @@ impl Stored {
 
     fn info(&self, id: RecordId, now: Instant) -> RecordInfo {
         let status = self.status(now);
-        let mut info = RecordInfo::new(id, status, self.tool.clone(), self.token, self.created_at);
+        let mut info = RecordInfo::new(
+            id,
+            self.fingerprint,
+            status,
+            self.call.tool.clone(),
+            self.token,
+            self.created_at,
+        );
+        info.origin = self.origin;
+        info.application = self.application.as_ref().map(Application::to_shared);
+        info.scope = self.call.scope.as_ref().map(Scope::to_shared);
         info.key_prefix.clone_from(&self.key_prefix);
         info.attempts = self.attempts;
         info.resolved.clone_from(&self.resolved);

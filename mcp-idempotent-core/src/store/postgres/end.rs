@@ -7,7 +7,7 @@ use super::{
     batch::{Batch, moment},
     connection::{PgTransaction, drain},
     fate::{Standing, Stopped, ended_by_handler, stopped, undo_ours},
-    literal::{Argument, TOOL_LENGTH, interval, plain},
+    literal::{Argument, NAME_LENGTH, interval, plain},
     lock::Mark,
     recover::Sought,
     statement::Step,
@@ -117,6 +117,8 @@ pub(super) fn finish<'s>(
         Argument::prefix(claim),
         retention,
         tombstone,
+        Argument::application(claim),
+        Argument::scope(claim),
     ];
     batch.call(Step::Finish, &arguments)
 }
@@ -143,9 +145,11 @@ async fn commit_bound(
         .bind(claim.fingerprint.to_stored().to_vec())
         .bind(mark.0)
         .bind(completion.response.as_deref())
-        .bind(plain(&claim.call.tool, TOOL_LENGTH))
+        .bind(plain(&claim.call.tool, NAME_LENGTH))
         .bind(prefix)
         .bind(interval(claim.in_doubt_retention))
+        .bind(claim.application().map(|name| plain(name, NAME_LENGTH)))
+        .bind(claim.scope().map(|name| plain(name, NAME_LENGTH)))
         // Without a name on the server: behind a pooler, one of sqlx's may be anybody's.
         .persistent(false)
         .fetch_one(&mut **transaction)

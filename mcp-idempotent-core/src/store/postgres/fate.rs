@@ -288,6 +288,8 @@ fn doubt<'s>(batch: Batch<'s>, claim: &Claim, mark: Mark) -> Batch<'s> {
         Argument::tool(claim),
         Argument::prefix(claim),
         Argument::interval(claim.in_doubt_retention),
+        Argument::application(claim),
+        Argument::scope(claim),
     ];
     batch
         .begin_short()

@@ -38,6 +38,8 @@ pub(super) async fn claim(
         Argument::prefix(claim),
         Argument::interval(claim.lease),
         Argument::interval(claim.in_doubt_retention),
+        Argument::application(claim),
+        Argument::scope(claim),
     ];
     loop {
         let granted = grant(&mut tries, session, claim, Step::Claim, |batch| {

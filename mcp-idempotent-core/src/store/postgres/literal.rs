@@ -9,8 +9,8 @@ use crate::{
     store::{Claim, Completion, Lease},
 };
 
-/// How many characters of a tool's name are kept.
-pub(super) const TOOL_LENGTH: usize = 255;
+/// How many characters are kept of the name of a tool, an application or a scope.
+pub(super) const NAME_LENGTH: usize = 255;
 
 /// A value for a parameter of one of our statements.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +58,21 @@ impl<'a> Argument<'a> {
 
     /// The tool's name.
     pub(super) fn tool(claim: &'a Claim) -> Self {
-        Self::Plain(&claim.call.tool, TOOL_LENGTH)
+        Self::Plain(&claim.call.tool, NAME_LENGTH)
+    }
+
+    /// Whose record it is.
+    pub(super) fn application(claim: &'a Claim) -> Self {
+        Self::name(claim.application())
+    }
+
+    /// Whose key it is.
+    pub(super) fn scope(claim: &'a Claim) -> Self {
+        Self::name(claim.scope())
+    }
+
+    fn name(name: Option<&'a str>) -> Self {
+        name.map_or(Self::Null, |name| Self::Plain(name, NAME_LENGTH))
     }
 
     /// The key's prefix, if it may be kept.

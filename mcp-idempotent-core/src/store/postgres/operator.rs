@@ -7,7 +7,7 @@ use bytes::Bytes;
 use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
-    literal::{Argument, TOOL_LENGTH, unhex},
+    literal::{Argument, NAME_LENGTH, unhex},
     look_up::attempts,
     statement::Step,
     store::PostgresStore,
@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     error::CommitOutcome,
-    fingerprint::RecordId,
+    fingerprint::{Fingerprint, RecordId},
+    key::VISIBLE_PREFIX,
     record::Timestamp,
     store::{
         Audit, OperatorStore, RecordInfo, RecordQuery, RecordStatus, Resolution, ResolutionKind,
@@ -24,6 +25,10 @@ use crate::{
 };
 
 const OF_TOOL: &str = " AND tool {=} ";
+const OF_APPLICATION: &str = " AND application {=} ";
+const OF_SCOPE: &str = " AND scope {=} ";
+/// What the key begins with follows.
+const OF_KEY: &str = " AND pg_catalog.starts_with(key_prefix, ";
 /// A moment follows, and a record id.
 const AFTER: &str = " AND (created_at, id) {>} (timestamp with time zone 'epoch' {+} (";
 const OF_ID: &str = "id {=} ";
@@ -34,10 +39,21 @@ impl OperatorStore for PostgresStore {
     async fn list(&self, query: &RecordQuery) -> Result<Vec<RecordInfo>, StoreError> {
         let sql = |text| self.inner.statements.fill(text);
         let mut wanted = sql(query.status.map_or("true", stands));
-        if let Some(tool) = &query.tool {
-            // In the form in which it was stored.
-            wanted.push_str(&sql(OF_TOOL));
-            Argument::Plain(tool, TOOL_LENGTH).push_to(&mut wanted);
+        for (piece, name) in [
+            (OF_TOOL, &query.tool),
+            (OF_APPLICATION, &query.application),
+            (OF_SCOPE, &query.scope),
+        ] {
+            if let Some(name) = name {
+                // In the form in which it was stored.
+                wanted.push_str(&sql(piece));
+                Argument::Plain(name, NAME_LENGTH).push_to(&mut wanted);
+            }
+        }
+        if let Some(prefix) = query.visible_prefix() {
+            wanted.push_str(&sql(OF_KEY));
+            Argument::Plain(prefix, VISIBLE_PREFIX).push_to(&mut wanted);
+            wanted.push(')');
         }
         if let Some((created_at, id)) = &query.after {
             wanted.push_str(&sql(AFTER));
@@ -165,7 +181,16 @@ pub(super) fn texts() -> impl Iterator<Item = &'static str> {
         RecordStatus::Released,
         RecordStatus::Expired,
     ];
-    let pieces = [OF_TOOL, AFTER, OF_ID, RESULT, NO_RESULT];
+    let pieces = [
+        OF_TOOL,
+        OF_APPLICATION,
+        OF_SCOPE,
+        OF_KEY,
+        AFTER,
+        OF_ID,
+        RESULT,
+        NO_RESULT,
+    ];
     conditions.into_iter().map(stands).chain(pieces)
 }
 
@@ -184,8 +209,11 @@ fn info(row: &PgRow) -> Result<RecordInfo, sqlx::Error> {
         4 => RecordStatus::Released,
         _ => RecordStatus::Expired,
     };
+    let fingerprint = Fingerprint::from_stored(&unhex(row.try_get(15)?)?)
+        .ok_or_else(|| sqlx::Error::Decode("a stored fingerprint is not 33 bytes".into()))?;
     let mut info = RecordInfo::new(
         RecordId::from_bytes(id),
+        fingerprint,
         status,
         row.try_get::<&str, _>(2)?,
         row.try_get(4)?,
@@ -193,6 +221,9 @@ fn info(row: &PgRow) -> Result<RecordInfo, sqlx::Error> {
     );
     info.key_prefix = row.try_get::<Option<&str>, _>(3)?.map(Into::into);
     info.attempts = attempts(row, 5)?;
+    info.origin = row.try_get(16)?;
+    info.application = row.try_get::<Option<&str>, _>(17)?.map(Into::into);
+    info.scope = row.try_get::<Option<&str>, _>(18)?.map(Into::into);
     info.lease_until = moment(7)?;
     info.completed_at = moment(8)?;
     info.expires_at = moment(9)?;

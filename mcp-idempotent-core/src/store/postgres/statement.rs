@@ -374,7 +374,7 @@ mod tests {
                 *name == "list" || !text.contains('{'),
                 "{name}: a placeholder in {text}"
             );
-            let count = (1..10)
+            let count = (1..100)
                 .take_while(|number| text.contains(&format!("${number}")))
                 .count();
             // Statements that sqlx binds do not declare types here.

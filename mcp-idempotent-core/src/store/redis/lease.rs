@@ -37,11 +37,13 @@ impl Store for RedisStore {
             .arg(claim.id)
             .arg(tombstones(claim))
             .bytes(claim.fingerprint.to_stored())
-            .bytes(&*claim.call.tool)
-            .bytes(claim.key_prefix.as_deref().unwrap_or_default())
             .micros(claim.lease)
             .micros(claim.in_doubt_retention)
-            .mark();
+            .mark()
+            .bytes(&*claim.call.tool)
+            .bytes(claim.application().unwrap_or_default())
+            .bytes(claim.scope().unwrap_or_default())
+            .bytes(claim.key_prefix.as_deref().unwrap_or_default());
         let mut answer = Reply::expect(self.run("claiming", &call).await?)?;
         if answer.next::<String>()? == "lease" {
             return Ok(Claimed::New(lease(claim, &mut answer)?));

@@ -30,7 +30,10 @@ pub(super) async fn list(
             .bytes(&*id)
             .arg(LOOKED_AT)
             .bytes(status.as_str())
-            .bytes(query.tool.as_deref().unwrap_or_default());
+            .bytes(query.tool.as_deref().unwrap_or_default())
+            .bytes(query.application.as_deref().unwrap_or_default())
+            .bytes(query.scope.as_deref().unwrap_or_default())
+            .bytes(query.visible_prefix().unwrap_or_default());
         let mut answer = Reply::expect(store.run("listing", &call).await?)?;
         let mut cursor = Reply::expect(answer.value()?)?.rest();
         for record in Reply::expect(answer.value()?)?.rest() {

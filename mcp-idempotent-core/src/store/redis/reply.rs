@@ -44,6 +44,10 @@ impl Reply {
         read(self.value()?)
     }
 
+    pub(super) fn fingerprint(&mut self) -> Result<Fingerprint, StoreError> {
+        Fingerprint::from_stored(&self.next::<Vec<u8>>()?).ok_or_else(unreadable)
+    }
+
     pub(super) fn time(&mut self) -> Result<Timestamp, StoreError> {
         self.next().map(Timestamp::from_micros)
     }
@@ -62,8 +66,7 @@ impl Reply {
 
     pub(super) fn record(mut self) -> Result<Record, StoreError> {
         let state = self.next()?;
-        let fingerprint = self.next::<Vec<u8>>()?;
-        let fingerprint = Fingerprint::from_stored(&fingerprint).ok_or_else(unreadable)?;
+        let fingerprint = self.fingerprint()?;
         let state = match state {
             IN_PROGRESS => RecordState::InProgress {
                 lease_remaining: Duration::from_micros(self.next()?),

@@ -165,6 +165,8 @@ impl SqliteStore {
             .bind(&claim.id.as_bytes()[..])
             .bind(&claim.fingerprint.to_stored()[..])
             .bind(&*claim.call.tool)
+            .bind(claim.application())
+            .bind(claim.scope())
             .bind(claim.key_prefix.as_deref())
             .bind(micros(claim.lease))
             .bind(token)

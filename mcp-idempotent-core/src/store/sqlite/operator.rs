@@ -15,7 +15,7 @@ use super::{
     statement::{COMPLETED, EXPIRED, IN_DOUBT, IN_PROGRESS, RELEASED},
 };
 use crate::{
-    fingerprint::RecordId,
+    fingerprint::{Fingerprint, RecordId},
     record::Timestamp,
     store::{
         Audit, OperatorStore, RecordInfo, RecordQuery, RecordStatus, Resolution, ResolutionKind,
@@ -108,6 +108,9 @@ fn listed(query: &RecordQuery) -> Encoded {
     let mut arguments = SqliteArguments::default();
     arguments.add(query.status.map(to_stored))?;
     arguments.add(query.tool.as_deref())?;
+    arguments.add(query.application.as_deref())?;
+    arguments.add(query.scope.as_deref())?;
+    arguments.add(query.visible_prefix())?;
     let (created_at, id) = query.after.unzip();
     arguments.add(created_at.map(Timestamp::as_micros))?;
     arguments.add(id.as_ref().map(|id| &id.as_bytes()[..]))?;
@@ -189,14 +192,22 @@ fn decode(row: &SqliteRow) -> Result<RecordInfo, sqlx::Error> {
             .try_get::<Option<i64>, _>(column)?
             .map(Timestamp::from_micros))
     };
+    let fingerprint: &[u8] = row.try_get("fingerprint")?;
+    let fingerprint = Fingerprint::from_stored(fingerprint)
+        .ok_or_else(|| undecodable("a fingerprint of the wrong length".to_owned()))?;
+    let text = |column: &str| row.try_get::<Option<&str>, _>(column);
     let mut info = RecordInfo::new(
         RecordId::from_bytes(id),
+        fingerprint,
         status,
         row.try_get::<&str, _>("tool")?,
         row.try_get("token")?,
         Timestamp::from_micros(row.try_get("created_at")?),
     );
-    info.key_prefix = row.try_get::<Option<&str>, _>("key_prefix")?.map(Box::from);
+    info.application = text("application")?.map(Arc::from);
+    info.scope = text("scope")?.map(Arc::from);
+    info.key_prefix = text("key_prefix")?.map(Box::from);
+    info.origin = row.try_get("origin")?;
     info.attempts = row.try_get("attempts")?;
     info.lease_until = time("lease_until")?;
     info.completed_at = time("completed_at")?;

@@ -24,7 +24,7 @@ pub(super) const RELEASED: i64 = 4;
 /// Every statement that runs more than once, as text that the driver prepares once per connection.
 ///
 /// Most are single statements; `begin` and those that commit are batches. Parameters are, unless
-/// noted, `?1` record id, `?2` fingerprint, `?3` tool, `?4` key prefix. Tables are qualified with
+/// noted, `?1` record id, `?2` fingerprint, `?3` tool, `?4` application, `?5` scope, `?6` key prefix. Tables are qualified with
 /// `main`, so that a temporary table made by the handler cannot replace them.
 ///
 /// Every record has an `expires_at`. From then on it is absent, whatever its state.
@@ -40,16 +40,16 @@ pub(super) struct Statements {
     /// only if nobody has committed since the look-up (otherwise it answers
     /// `SQLITE_BUSY_SNAPSHOT`), so there is no need to look again.
     pub(super) begin: SqlStr,
-    /// `?5` response, `?6` retention, `?7` tombstone → completed at; commits if the record was
+    /// `?7` response, `?8` retention, `?9` tombstone → completed at; commits if the record was
     /// written. The record continues what is left of a released key.
     pub(super) record_and_commit: SqlStr,
     /// → now; commits.
     pub(super) commit: SqlStr,
-    /// `?5` token, `?6` in-doubt retention; keeps an existing record, unless its key is free.
+    /// `?7` token, `?8` in-doubt retention; keeps an existing record, unless its key is free.
     pub(super) insert_in_doubt: SqlStr,
     /// → the next fencing token.
     pub(super) next_token: SqlStr,
-    /// `?5` lease, `?6` token, `?7` in-doubt retention → origin, attempts.
+    /// `?7` lease, `?8` token, `?9` in-doubt retention → origin, attempts.
     pub(super) insert_in_progress: SqlStr,
     /// `?1` id, `?2` fingerprint, `?3` its token, `?4` the new one, `?5` lease, `?6` in-doubt
     /// retention → origin, attempts.
@@ -64,7 +64,7 @@ pub(super) struct Statements {
     pub(super) complete_both: SqlStr,
     /// Like `complete_both`; commits if both are current.
     pub(super) complete_both_and_commit: SqlStr,
-    /// Like `record_and_commit`; first completes a guard (`?8` its id, `?9` its token), and commits
+    /// Like `record_and_commit`; first completes a guard (`?10` its id, `?11` its token), and commits
     /// only if that was current.
     pub(super) record_under_guard_and_commit: SqlStr,
     /// `?1` id, `?2` token, `?3` completed at → whether the record was completed exactly so.
@@ -79,7 +79,8 @@ pub(super) struct Statements {
     pub(super) bury: SqlStr,
     /// `?1` limit → a row for each.
     pub(super) purge: SqlStr,
-    /// `?1` status, `?2` tool, `?3`, `?4` the cursor's time and id, `?5` limit.
+    /// `?1` status, `?2` tool, `?3` application, `?4` scope, `?5` what the key begins with, `?6`, `?7`
+    /// the cursor's time and id, `?8` limit.
     pub(super) list: SqlStr,
     /// `?1` id → the columns of `list`, and the response.
     pub(super) show: SqlStr,
@@ -117,6 +118,8 @@ impl Statements {
         let written = format!("tool < '' COLLATE {WRITTEN}");
         // For the next attempt at a released key.
         let attempts = "attempts = CASE WHEN origin IS NULL THEN 1 ELSE attempts + 1 END";
+        let called = "tool = excluded.tool, application = excluded.application, \
+             scope = excluded.scope, key_prefix = excluded.key_prefix";
         let until = |end: &str| format!("expires_at = {end}, purge_at = {end}, sweep_at = {end}");
         let look_up = format!(
             "SELECT fingerprint, \
@@ -145,14 +148,14 @@ impl Statements {
         );
         let record_if = |condition: &str| {
             format!(
-                "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, \
-                 created_at, completed_at, expires_at, purge_at, sweep_at, response) \
-                 SELECT ?1, ?2, {COMPLETED}, 0, ?3, ?4, \
-                 c.now, c.now, c.now + ?6, c.now + ?6 + ?7, c.now + ?6, ?5 \
+                "INSERT INTO {record} (id, fingerprint, state, token, tool, application, \
+                 scope, key_prefix, created_at, completed_at, expires_at, purge_at, sweep_at, response) \
+                 SELECT ?1, ?2, {COMPLETED}, 0, ?3, ?4, ?5, ?6, \
+                 c.now, c.now, c.now + ?8, c.now + ?8 + ?9, c.now + ?8, ?7 \
                  FROM (SELECT {NOW} AS now) AS c WHERE {condition} \
                  ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, \
                  state = excluded.state, token = excluded.token, {attempts}, \
-                 tool = excluded.tool, key_prefix = excluded.key_prefix, \
+                 {called}, \
                  completed_at = excluded.completed_at, expires_at = excluded.expires_at, \
                  purge_at = excluded.purge_at, sweep_at = excluded.sweep_at, \
                  response = excluded.response WHERE state = {RELEASED} \
@@ -170,7 +173,8 @@ impl Statements {
             "id, CASE WHEN state = {IN_PROGRESS} AND lease_until > c.now THEN {IN_PROGRESS} \
              WHEN expires_at <= c.now THEN {EXPIRED} \
              WHEN state = {IN_PROGRESS} THEN {IN_DOUBT} ELSE state END AS status, \
-             tool, key_prefix, token, attempts, created_at, lease_until, completed_at, \
+             fingerprint, tool, application, scope, key_prefix, token, origin, attempts, \
+             created_at, lease_until, completed_at, \
              expires_at, resolution, resolved_by, resolved_why, resolved_at"
         );
         Self {
@@ -183,20 +187,20 @@ impl Statements {
             )),
             record_and_commit: sql(record_if(&ours)),
             record_under_guard_and_commit: sql(format!(
-                "{} WHERE id = ?8 AND token = ?9 AND state = {IN_PROGRESS} \
+                "{} WHERE id = ?10 AND token = ?11 AND state = {IN_PROGRESS} \
                  AND lease_until > {NOW} AND {ours}; {}",
-                set_completed("?5", "?6", "?7"),
+                set_completed("?7", "?8", "?9"),
                 record_if(&format!("{ours} AND changes() = 1"))
             )),
             insert_in_doubt: sql(format!(
-                "INSERT INTO {record} (id, fingerprint, state, token, tool, key_prefix, \
-                 created_at, completed_at, in_doubt_retention, expires_at, purge_at, sweep_at) \
-                 SELECT ?1, ?2, {IN_DOUBT}, ?5, ?3, ?4, \
-                 c.now, c.now, ?6, c.now + ?6, c.now + ?6, c.now + ?6 \
+                "INSERT INTO {record} (id, fingerprint, state, token, tool, application, \
+                 scope, key_prefix, created_at, completed_at, in_doubt_retention, expires_at, purge_at, sweep_at) \
+                 SELECT ?1, ?2, {IN_DOUBT}, ?7, ?3, ?4, ?5, ?6, \
+                 c.now, c.now, ?8, c.now + ?8, c.now + ?8, c.now + ?8 \
                  FROM (SELECT {NOW} AS now) AS c WHERE true \
                  ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, \
                  state = excluded.state, token = excluded.token, {attempts}, \
-                 tool = excluded.tool, key_prefix = excluded.key_prefix, \
+                 {called}, \
                  in_doubt_retention = excluded.in_doubt_retention, \
                  completed_at = excluded.completed_at, expires_at = excluded.expires_at, \
                  purge_at = excluded.purge_at, sweep_at = excluded.sweep_at \
@@ -208,15 +212,15 @@ impl Statements {
                 "UPDATE {store} SET last_token = max(last_token + 1, {NOW}) RETURNING last_token"
             )),
             insert_in_progress: sql(format!(
-                "INSERT INTO {record} (id, fingerprint, state, token, origin, tool, key_prefix, \
-                 created_at, lease_until, in_doubt_retention, expires_at, purge_at, sweep_at) \
-                 SELECT ?1, ?2, {IN_PROGRESS}, ?6, ?6, ?3, ?4, \
-                 c.now, c.now + ?5, ?7, c.now + ?5 + ?7, c.now + ?5 + ?7, c.now + ?5 + ?7 \
+                "INSERT INTO {record} (id, fingerprint, state, token, origin, tool, application, \
+                 scope, key_prefix, created_at, lease_until, in_doubt_retention, expires_at, purge_at, sweep_at) \
+                 SELECT ?1, ?2, {IN_PROGRESS}, ?8, ?8, ?3, ?4, ?5, ?6, \
+                 c.now, c.now + ?7, ?9, c.now + ?7 + ?9, c.now + ?7 + ?9, c.now + ?7 + ?9 \
                  FROM (SELECT {NOW} AS now) AS c WHERE true \
                  ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, \
                  state = excluded.state, token = excluded.token, {attempts}, \
                  origin = coalesce(origin, excluded.origin), \
-                 tool = excluded.tool, key_prefix = excluded.key_prefix, \
+                 {called}, \
                  lease_until = excluded.lease_until, \
                  in_doubt_retention = excluded.in_doubt_retention, \
                  expires_at = excluded.expires_at, purge_at = excluded.purge_at, \
@@ -272,8 +276,10 @@ impl Statements {
             list: sql(format!(
                 "SELECT * FROM (SELECT {shown} FROM {record}, (SELECT {NOW} AS now) AS c) \
                  WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR tool = ?2) \
-                 AND (?3 IS NULL OR (created_at, id) > (?3, ?4)) \
-                 ORDER BY created_at, id LIMIT ?5"
+                 AND (?3 IS NULL OR application = ?3) AND (?4 IS NULL OR scope = ?4) \
+                 AND (?5 IS NULL OR substr(key_prefix, 1, length(?5)) = ?5) \
+                 AND (?6 IS NULL OR (created_at, id) > (?6, ?7)) \
+                 ORDER BY created_at, id LIMIT ?8"
             )),
             show: sql(format!(
                 "SELECT {shown}, response FROM {record}, (SELECT {NOW} AS now) AS c WHERE id = ?1"

@@ -345,6 +345,8 @@ impl SqliteStore {
             .bind(&claim.id.as_bytes()[..])
             .bind(&claim.fingerprint.to_stored()[..])
             .bind(&*claim.call.tool)
+            .bind(claim.application())
+            .bind(claim.scope())
             .bind(claim.key_prefix.as_deref())
             .bind(token)
             .bind(micros(claim.in_doubt_retention))
@@ -359,6 +361,8 @@ fn recorded(claim: &Claim, completion: &Completion) -> Encoded {
     arguments.add(&claim.id.as_bytes()[..])?;
     arguments.add(&claim.fingerprint.to_stored()[..])?;
     arguments.add(&*claim.call.tool)?;
+    arguments.add(claim.application())?;
+    arguments.add(claim.scope())?;
     arguments.add(claim.key_prefix.as_deref())?;
     arguments.add(completion.response.as_deref())?;
     arguments.add(micros(completion.retention))?;

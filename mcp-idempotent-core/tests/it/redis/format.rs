@@ -39,6 +39,7 @@ fn example() -> Claim {
     );
     let call = CallInfo::new("charge_card", scope);
     let mut claim = Claim::new(identity.id, identity.fingerprint, call);
+    claim.application = Some(Application::new("billing"));
     claim.key_prefix = identity.key_prefix;
     claim
 }

@@ -1,7 +1,8 @@
--- ARGV: 1 id, 2 whether tombstones count, 3 fingerprint, 4 tool, 5 key prefix or '', 6 lease,
--- 7 retention in doubt, 8 the change's mark.
+-- ARGV: 1 id, 2 whether tombstones count, 3 fingerprint, 4 lease, 5 retention in doubt, 6 the change's
+-- mark, 7 tool, 8 application, 9 scope, 10 key prefix, each of the last three empty if there is none.
 -- Returns {'lease', token, origin, attempts}, or {'record', what is found}.
-local id, tombstones, fingerprint, tool, key_prefix, lease, in_doubt_retention, change = unpack(ARGV)
+local id, tombstones, fingerprint, lease, in_doubt_retention, change = unpack(ARGV)
+local tool, application, scope, key_prefix = unpack(ARGV, 7)
 local before = read(record_key)
 if is_made(before, change) and before.state == IN_PROGRESS then
     return {'lease', before.token, before.origin, before.attempts}
@@ -24,6 +25,8 @@ record = {
     origin = continues or token,
     attempts = continues and before.attempts + 1 or 1,
     tool = tool,
+    application = application ~= '' and application or nil,
+    scope = scope ~= '' and scope or nil,
     key_prefix = key_prefix ~= '' and key_prefix or nil,
     created_at = before and before.created_at or now,
     lease_until = now + lease,

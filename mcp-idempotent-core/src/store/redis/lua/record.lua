@@ -9,7 +9,7 @@ local NUMBERS = {'state', 'token', 'origin', 'attempts', 'created_at', 'lease_un
     'in_doubt_retention', 'completed_at', 'expires_at', 'purge_at', 'resolution', 'resolved_at'}
 -- 'change' is the mark of the last change. The script of a change that is sent again, because its
 -- answer was lost, knows itself by it.
-local TEXTS = {'fingerprint', 'tool', 'key_prefix', 'resolved_by', 'resolved_why', 'change'}
+local TEXTS = {'fingerprint', 'tool', 'application', 'scope', 'key_prefix', 'resolved_by', 'resolved_why', 'change'}
 
 -- This server's clock, in microseconds. A Lua number is exact up to 2^53, which is in the year 2255.
 local time = redis.call('TIME')
@@ -174,10 +174,12 @@ local function info(id, record)
     if is_past(record) then
         status = TOMBSTONE
     end
-    return {id, status, record.token, record.attempts, record.created_at,
+    return {id, record.fingerprint, status, record.token, record.origin or false, record.attempts,
+        record.created_at,
         record.lease_until or false, record.completed_at or false,
         status ~= IN_PROGRESS and record.expires_at or false,
-        record.tool, record.key_prefix or false, record.resolution or false,
+        record.tool, record.application or false, record.scope or false,
+        record.key_prefix or false, record.resolution or false,
         record.resolved_by or false, record.resolved_why or false, record.resolved_at or false}
 end
 
