@@ -11,10 +11,11 @@ mod memory;
 mod policy;
 #[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(feature = "redis")]
+// With the other servers of the tests' kit.
+#[cfg(all(feature = "redis", feature = "postgres"))]
 mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod stores;
 mod telemetry;

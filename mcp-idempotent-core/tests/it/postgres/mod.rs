@@ -14,7 +14,7 @@ mod faults;
 mod hostile;
 mod interference;
 #[path = "../../../../tests/src/kit/mod.rs"]
-mod kit;
+pub(crate) mod kit;
 mod lease_faults;
 mod lease_times;
 mod leases;

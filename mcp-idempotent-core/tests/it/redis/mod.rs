@@ -22,12 +22,7 @@ use mcp_idempotent_core::{
 };
 use redis::aio::MultiplexedConnection;
 
-#[path = "../../../../tests/src/kit/redis.rs"]
-mod kit;
-#[path = "../../../../tests/src/kit/server.rs"]
-mod server;
-
-use self::kit::{Cluster, Server};
+use crate::postgres::kit::redis::{self as kit, Cluster, Server};
 
 fn builder(url: &str) -> RedisStoreBuilder {
     RedisStore::builder().with_server(url).unwrap()
