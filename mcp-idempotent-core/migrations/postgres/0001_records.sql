@@ -38,6 +38,8 @@ CREATE TABLE IF NOT EXISTS {schema}.records (
     lease_until  pg_catalog.timestamptz,
     -- Lease mode: for how many microseconds the record is kept once it is in doubt.
     in_doubt_retention bigint,
+    -- Lease mode: the number by which a claim recognises its record if its answer is lost.
+    mark         bigint,
     created_at   pg_catalog.timestamptz NOT NULL,
     -- Of the result, or when the attempt said that it is in doubt.
     completed_at pg_catalog.timestamptz,

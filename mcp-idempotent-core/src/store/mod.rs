@@ -50,6 +50,7 @@ pub mod sqlite;
 use std::{future::Future, ops::DerefMut, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 
 pub use self::{
     error::{StoreError, StoreErrorKind},
@@ -484,6 +485,14 @@ pub trait TransactionStore: Store {
         call: &CallInfo,
         claim: Option<&Claim>,
     ) -> impl Future<Output = Result<Claimed<Self::Transaction>, StoreError>> + Send;
+
+    /// Resolves when the session of an open transaction has ended under its handler, as far as that can
+    /// be seen from outside. The handler's writes are then lost, so it works in vain. `None` if a
+    /// transaction cannot end by itself.
+    fn session_over(&self, transaction: &Self::Transaction) -> Option<BoxFuture<'static, ()>> {
+        let _ = transaction;
+        None
+    }
 
     /// Ends a transaction. `claim` is the claim it was begun with. It never fails: every failure is
     /// a variant of [`Ended`].

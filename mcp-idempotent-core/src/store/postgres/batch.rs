@@ -1,9 +1,12 @@
 //! Batches of statements that are sent in one round trip, and their answers.
 
+use std::time::Duration;
+
 use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Either, PgConnection, Row as _, postgres::PgRow};
 
 use super::{
+    bound::within,
     connection::{Session, drain},
     literal::Argument,
     statement::{Statements, Step},
@@ -18,6 +21,8 @@ pub(super) struct Batch<'s> {
     by_name: bool,
     text: String,
     steps: Vec<Step>,
+    /// How long its answer is waited for.
+    bound: Duration,
 }
 
 impl<'s> Batch<'s> {
@@ -27,7 +32,17 @@ impl<'s> Batch<'s> {
             by_name: store.prepared(),
             text: String::with_capacity(512),
             steps: Vec::with_capacity(8),
+            bound: store.inner.answer_timeout,
         }
+    }
+
+    pub(super) const fn bound(&self) -> Duration {
+        self.bound
+    }
+
+    /// Sets how long its answer is waited for.
+    pub(super) fn within(self, bound: Duration) -> Self {
+        Self { bound, ..self }
     }
 
     /// A batch that uses no prepared names.
@@ -69,22 +84,24 @@ impl<'s> Batch<'s> {
     /// Tries the locks of `claim`.
     pub(super) fn try_locks(self, store: &PostgresStore, step: Step, claim: &Claim) -> Self {
         let locks = &store.inner.locks;
-        let (call, key) = (locks.of_call(claim), locks.of_key(claim));
-        self.call(step, &[Argument::Integer(call), Argument::Integer(key)])
+        let [of_key, of_call] = locks.of_call(claim);
+        let arguments = [of_key.into(), of_call.into(), locks.of_key(claim)];
+        self.call(step, &arguments.map(Argument::Integer))
     }
 
-    /// Whether it is a transaction, or begins one.
+    /// Whether it begins a transaction.
     pub(super) fn begins(&self) -> bool {
-        matches!(
-            self.steps.first(),
-            Some(Step::Begin | Step::BeginReadCommitted | Step::BeginReadOnly)
-        )
+        let begin = |step: &Step| {
+            let begins = [Step::Begin, Step::BeginReadCommitted, Step::BeginReadOnly];
+            begins.contains(step)
+        };
+        self.steps.iter().any(begin)
     }
 
     /// Opens a transaction. Only the error says what stopped it.
     pub(super) async fn open_transaction(self, session: &mut Session) -> Answer {
         Answer {
-            error: session.begin(self.text).await.err(),
+            error: session.begin(self.text, self.bound).await.err(),
             ..Answer::default()
         }
     }
@@ -96,23 +113,18 @@ impl<'s> Batch<'s> {
             steps: self.steps,
             ..Answer::default()
         };
-        if let Err(error) = drain(connection).await {
-            answer.error = Some(error);
-            return answer;
-        }
-        let mut results = sqlx::raw_sql(AssertSqlSafe(self.text)).fetch_many(connection);
-        loop {
-            match results.try_next().await {
-                Ok(Some(Either::Left(done))) => answer.affected.push(done.rows_affected()),
-                Ok(Some(Either::Right(row))) => answer.rows.push((answer.affected.len(), row)),
-                Ok(None) => break,
-                Err(error) => {
-                    answer.error = Some(error);
-                    break;
+        let heard = async {
+            drain(connection, self.bound).await?;
+            let mut results = sqlx::raw_sql(AssertSqlSafe(self.text)).fetch_many(connection);
+            while let Some(result) = results.try_next().await? {
+                match result {
+                    Either::Left(done) => answer.affected.push(done.rows_affected()),
+                    Either::Right(row) => answer.rows.push((answer.affected.len(), row)),
                 }
             }
-        }
-        drop(results);
+            Ok(())
+        };
+        answer.error = within(self.bound, heard).await.err();
         answer
     }
 }
@@ -170,13 +182,4 @@ impl Answer {
 /// The time that a statement returned. It is always the last column.
 pub(super) fn moment(row: &PgRow) -> Result<Timestamp, sqlx::Error> {
     row.try_get(row.len() - 1).map(Timestamp::from_micros)
-}
-
-/// Leaves an aborted transaction.
-pub(super) async fn roll_back(
-    store: &PostgresStore,
-    session: &mut Session,
-) -> Result<(), sqlx::Error> {
-    let batch = Batch::new(store).steps([Step::RollBack]);
-    batch.run(session).await.into_result().map(drop)
 }

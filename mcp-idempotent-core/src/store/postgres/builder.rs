@@ -11,6 +11,7 @@ use sqlx::{PgConnection, PgPool};
 
 use super::{
     lock::{Locks, savepoint},
+    reserved::Reserved,
     schema_name::SchemaName,
     statement::{Statements, Values},
     store::{Inner, Isolation, OnBegin, PostgresStore},
@@ -38,6 +39,8 @@ pub struct PostgresStoreBuilder {
     isolation: Option<Isolation>,
     lookup_first: bool,
     acquire_timeout: Duration,
+    answer_timeout: Duration,
+    maintenance_timeout: Duration,
     idle_timeout: Duration,
     recovery_timeout: Duration,
     lock_timeout: Duration,
@@ -54,6 +57,8 @@ impl PostgresStoreBuilder {
             isolation: None,
             lookup_first: false,
             acquire_timeout: PostgresStore::DEFAULT_ACQUIRE_TIMEOUT,
+            answer_timeout: PostgresStore::DEFAULT_ANSWER_TIMEOUT,
+            maintenance_timeout: PostgresStore::DEFAULT_MAINTENANCE_TIMEOUT,
             idle_timeout: PostgresStore::DEFAULT_IDLE_TIMEOUT,
             recovery_timeout: PostgresStore::DEFAULT_RECOVERY_TIMEOUT,
             lock_timeout: PostgresStore::DEFAULT_LOCK_TIMEOUT,
@@ -91,6 +96,27 @@ impl PostgresStoreBuilder {
         self
     }
 
+    /// How long the store waits for the answer to one of its own round trips. A connection that is
+    /// silent for longer counts as lost, and is closed. A commit that ends so is looked for on another
+    /// connection. Make it longer than the [lock timeout](Self::with_lock_timeout), and than a commit
+    /// takes. The set-up hook and the handler's own statements are not ours; set `statement_timeout`
+    /// for them. Default: [`PostgresStore::DEFAULT_ANSWER_TIMEOUT`].
+    ///
+    /// A claim, a renewal or the end of a lease takes at most twice this and the
+    /// [acquire timeout](Self::with_acquire_timeout), because a connection that fell silent while it was
+    /// idle is replaced once.
+    pub fn with_answer_timeout(mut self, timeout: Duration) -> Self {
+        self.answer_timeout = timeout;
+        self
+    }
+
+    /// The same for statements that may take long: those of an operator, a sweep, a migration or a
+    /// check of the tables. Default: [`PostgresStore::DEFAULT_MAINTENANCE_TIMEOUT`].
+    pub fn with_maintenance_timeout(mut self, timeout: Duration) -> Self {
+        self.maintenance_timeout = timeout;
+        self
+    }
+
     /// How long a handler may leave its transaction idle before the server ends the session, which
     /// rolls back. Zero means no limit. Default: [`PostgresStore::DEFAULT_IDLE_TIMEOUT`].
     pub fn with_idle_timeout(mut self, timeout: Duration) -> Self {
@@ -98,10 +124,8 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// A time limit for two things. How long the store tries to find out what became of a commit whose
-    /// answer was lost; after that, the outcome is unknown. And how long a rollback waits for a
-    /// statement that the handler abandoned; after that, the session is closed. Default:
-    /// [`PostgresStore::DEFAULT_RECOVERY_TIMEOUT`].
+    /// How long the store tries to find out what became of a commit whose answer was lost. After that,
+    /// the outcome is unknown. Default: [`PostgresStore::DEFAULT_RECOVERY_TIMEOUT`].
     pub fn with_recovery_timeout(mut self, timeout: Duration) -> Self {
         self.recovery_timeout = timeout;
         self
@@ -192,11 +216,18 @@ impl PostgresStoreBuilder {
                 statements: Statements::new(&values),
                 locks: Locks::new(schema.as_str()),
                 pool: self.pool,
+                reserved: Reserved::default(),
                 schema,
                 isolation: self.isolation,
                 lookup_first: self.lookup_first,
                 acquire_timeout: self.acquire_timeout,
+                answer_timeout: self.answer_timeout,
+                maintenance_timeout: self.maintenance_timeout,
                 recovery_timeout: self.recovery_timeout,
+                session_checked_every: match self.idle_timeout {
+                    Duration::ZERO => PostgresStore::SESSION_CHECKED_EVERY,
+                    limit => limit.min(PostgresStore::SESSION_CHECKED_EVERY),
+                },
                 asynchronous_completions: self.asynchronous_completions,
                 on_begin: self.on_begin,
                 prepared: AtomicBool::new(self.prepared_statements),
@@ -221,6 +252,8 @@ impl fmt::Debug for PostgresStoreBuilder {
             .field("isolation", &self.isolation)
             .field("lookup_first", &self.lookup_first)
             .field("acquire_timeout", &self.acquire_timeout)
+            .field("answer_timeout", &self.answer_timeout)
+            .field("maintenance_timeout", &self.maintenance_timeout)
             .field("idle_timeout", &self.idle_timeout)
             .field("recovery_timeout", &self.recovery_timeout)
             .field("lock_timeout", &self.lock_timeout)

@@ -2,8 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use sqlx::Row as _;
+
 use super::{
-    batch::{Batch, roll_back},
+    batch::Batch,
     connection::{PgTransaction, Session},
     error,
     literal::Argument,
@@ -21,7 +23,7 @@ pub(super) async fn begin(
     claim: Option<&Claim>,
 ) -> Result<Claimed<PgTransaction>, StoreError> {
     let mut tries = Tries::new(store, "the claim failed");
-    let mut session = store.session().await?;
+    let mut session = tries.session().await?;
     loop {
         let serializable = store.is_serializable();
         if let Some(claim) = claim
@@ -49,7 +51,13 @@ pub(super) async fn begin(
             .await?;
         let (refused, refusal) = match opened {
             Outcome::Through(session, _) => {
-                let transaction = PgTransaction { session, mark };
+                let locks = &store.inner.locks;
+                let transaction = PgTransaction {
+                    session,
+                    mark,
+                    lock: claim
+                        .map_or_else(|| locks.of_transaction(mark), |claim| locks.of_key(claim)),
+                };
                 return set_up(store, transaction, call).await.map(Claimed::New);
             }
             Outcome::Refused(session, refusal) => (session, refusal),
@@ -58,10 +66,10 @@ pub(super) async fn begin(
             unreachable!("only a claim can be refused")
         };
         let record = Argument::record(claim);
-        let look_up = Batch::new(store)
-            .steps([Step::RollBack])
-            .call(Step::LookUp, &record);
-        session = match refused_by(store, refused, refusal, look_up).await? {
+        let told = refused_by(&mut tries, refused, refusal, claim, |batch| {
+            batch.call(Step::LookUp, &record)
+        });
+        session = match told.await? {
             Told::Answer(answer) => return Ok(answer),
             Told::Again(session) => session,
         };
@@ -133,40 +141,58 @@ pub(super) enum Told<T> {
     Again(Session),
 }
 
-/// Finds out what a refusal means. The connection is inside an aborted transaction, and `look_up`
-/// leaves it. The later look-up shows how things stand, even if the refusal was already out of date.
-pub(super) async fn refused_by<T>(
-    store: &PostgresStore,
+/// Finds out what a refusal means. The connection is inside an aborted transaction, or in none. The
+/// later look-up shows how things stand, even if the refusal was already out of date.
+pub(super) async fn refused_by<'s, T>(
+    tries: &mut Tries<'s>,
     mut session: Session,
     refusal: Refusal,
-    look_up: Batch<'_>,
+    claim: &Claim,
+    look_up: impl Fn(Batch<'s>) -> Batch<'s>,
 ) -> Result<Told<T>, StoreError> {
-    let failed = |error| store.error("the claim failed", error);
     match refusal {
         Refusal::SameCallRuns => {
-            roll_back(store, &mut session).await.map_err(failed)?;
+            let left = tries.roll_back(&mut session).await;
+            left.map_err(|error| tries.failed(error))?;
             session.release();
-            Ok(Told::Answer(Claimed::InProgress))
+            return Ok(Told::Answer(Claimed::InProgress));
         }
         Refusal::IsSerializable => {
-            store.inner.serializable.store(true, Ordering::Relaxed);
-            roll_back(store, &mut session).await.map_err(failed)?;
-            Ok(Told::Again(session))
+            let serializable = &tries.store.inner.serializable;
+            serializable.store(true, Ordering::Relaxed);
+            let left = tries.roll_back(&mut session).await;
+            left.map_err(|error| tries.failed(error))?;
+            return Ok(Told::Again(session));
         }
-        Refusal::KeyIsHeld | Refusal::RecordExists => {
-            let answer = look_up.run(&mut session).await.into_result();
-            let answer = answer.map_err(failed)?;
-            if let Some(row) = answer.row(Step::LookUp) {
-                let stored = Stored::read(row).map_err(failed)?;
-                session.release();
-                return Ok(Told::Answer(Claimed::Found(stored.record)));
-            }
-            if refusal == Refusal::KeyIsHeld {
-                session.release();
-                return Ok(Told::Answer(Claimed::Conflict));
-            }
-            Ok(Told::Again(session))
-        }
+        Refusal::KeyIsHeld | Refusal::RecordExists => {}
         Refusal::IsStandby => unreachable!("a claim does not ask"),
     }
+    let lock = tries.store.inner.locks.of_call(claim);
+    let halves = lock.map(|half| Argument::Integer(half.cast_unsigned().into()));
+    let looked = tries.run(session, Purpose::Read, |batch, _| {
+        let batch = look_up(batch.steps([Step::RollBack]));
+        match refusal {
+            Refusal::KeyIsHeld => batch.call(Step::Rival, &halves),
+            _ => batch,
+        }
+    });
+    let (session, answer) = looked.await?.through();
+    let failed = |error| tries.failed(error);
+    if let Some(row) = answer.row(Step::LookUp) {
+        let stored = Stored::read(row).map_err(failed)?;
+        session.release();
+        return Ok(Told::Answer(Claimed::Found(stored.record)));
+    }
+    if refusal == Refusal::RecordExists {
+        return Ok(Told::Again(session));
+    }
+    let rival = answer.one(Step::Rival).and_then(|row| row.try_get(0));
+    let has_rival = rival.map_err(failed)?;
+    session.release();
+    // Without a rival, the attempt that held the lock is just ending.
+    Ok(Told::Answer(if has_rival {
+        Claimed::Conflict
+    } else {
+        Claimed::InProgress
+    }))
 }

@@ -5,6 +5,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{
     batch::{Batch, moment},
+    bound::within,
     connection::{PgTransaction, drain},
     fate::{Standing, Stopped, ended_by_handler, stopped, undo_ours},
     literal::{Argument, NAME_LENGTH, interval, plain},
@@ -16,7 +17,7 @@ use super::{
 use crate::{
     key::VISIBLE_PREFIX,
     record::Timestamp,
-    store::{Claim, Completion, End, Ended, Lease, StoreError, StoreErrorKind},
+    store::{Claim, Completion, End, Ended, Lease},
 };
 
 /// The text of a row's place in its table (`ctid`) is shorter than this.
@@ -136,11 +137,12 @@ async fn commit_bound(
     let mark = transaction.mark;
     let prefix = claim.key_prefix.as_deref();
     let prefix = prefix.map(|prefix| plain(prefix, VISIBLE_PREFIX));
-    drain(transaction)
+    let bound = store.inner.answer_timeout;
+    drain(transaction, bound)
         .await
         .map_err(Stopped::before_commit_was_sent)?;
     let text = store.inner.statements.text(Step::DoubtBound);
-    let row = sqlx::query(AssertSqlSafe(text))
+    let doubt = sqlx::query(AssertSqlSafe(text))
         .bind(claim.id.as_bytes().as_slice())
         .bind(claim.fingerprint.to_stored().to_vec())
         .bind(mark.0)
@@ -152,7 +154,8 @@ async fn commit_bound(
         .bind(claim.scope().map(|name| plain(name, NAME_LENGTH)))
         // Without a name on the server: behind a pooler, one of sqlx's may be anybody's.
         .persistent(false)
-        .fetch_one(&mut **transaction)
+        .fetch_one(&mut **transaction);
+    let row = within(bound, doubt)
         .await
         .map_err(Stopped::before_commit_was_sent)?;
     let place = row
@@ -231,20 +234,14 @@ async fn roll_back_unrecorded(
 ) -> Ended {
     // A statement that the handler abandoned runs first. It may wait for a lock, or for data that
     // never arrives. Closing the session rolls back as well.
-    let bound = store.inner.recovery_timeout;
-    let undone = tokio::time::timeout(bound, undo_ours(store, &mut transaction)).await;
-    match undone {
-        Ok(Standing::Undone(at)) => {
+    match undo_ours(store, &mut transaction).await {
+        Standing::Undone(at) => {
             transaction.session.release_chained();
             Ended::AsAsked(at)
         }
-        Ok(Standing::NotOurs) => ended_by_handler(store, transaction, claim).await,
-        // A session that is gone has rolled back.
-        Ok(Standing::Unclear(error)) => Ended::Aborted(store.error("the session ended", error)),
-        Err(_) => Ended::Aborted(StoreError::new(
-            StoreErrorKind::Unavailable,
-            format!("the rollback was not answered within {bound:?}; the session is closed"),
-        )),
+        Standing::NotOurs => ended_by_handler(store, transaction, claim).await,
+        // A session that is gone has rolled back, and so has one that is closed now.
+        Standing::Unclear(error) => Ended::Aborted(store.error("the session ended", error)),
     }
 }
 
@@ -261,7 +258,7 @@ async fn finishing(
     batch: Batch<'_>,
     told: Step,
 ) -> Result<Timestamp, Stopped> {
-    drain(transaction)
+    drain(transaction, batch.bound())
         .await
         .map_err(Stopped::before_commit_was_sent)?;
     let batch = batch.steps([Step::CommitAndChain]);

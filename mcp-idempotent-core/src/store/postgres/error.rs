@@ -29,6 +29,9 @@ const NO_SAVEPOINT: &str = "3B001";
 pub(super) const UNKNOWN_PREPARED_NAME: &str = "26000";
 pub(super) const DUPLICATE_PREPARED_NAME: &str = "42P05";
 pub(super) const READ_ONLY: &str = "25006";
+/// Among others: a prepared statement whose table has changed ("cached plan must not change result
+/// type").
+pub(super) const NOT_SUPPORTED: &str = "0A000";
 const UNIQUE_VIOLATION: &str = "23505";
 
 /// The SQLSTATE, if the database answered at all.
@@ -101,7 +104,7 @@ pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
             "55P03" | "57014" => StoreErrorKind::Busy,
             IN_FAILED_TRANSACTION => StoreErrorKind::Aborted,
             // Missing tables, schemas, functions, columns or rights.
-            "42P01" | "3F000" | "42883" | "42703" | "42501" | "3D000" | "0A000" => {
+            "42P01" | "3F000" | "42883" | "42703" | "42501" | "3D000" | NOT_SUPPORTED => {
                 StoreErrorKind::Misconfigured
             }
             code if code.starts_with("28") => StoreErrorKind::Misconfigured,

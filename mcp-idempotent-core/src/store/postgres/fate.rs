@@ -8,6 +8,7 @@ use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
     batch::{Answer, Batch, moment},
+    bound::{is_silence, silence, within},
     connection::{PgTransaction, Session},
     error::{self, answer},
     literal::Argument,
@@ -113,15 +114,16 @@ pub(super) async fn stopped(
 /// connection can still roll it back. The handler had ended it if the server says so twice: for the
 /// RELEASE that began the batch, and for a later ROLLBACK TO. Everything else is open.
 async fn fate(store: &PostgresStore, mut transaction: PgTransaction, why: &Stopped) -> Fate {
-    let bound = store.inner.recovery_timeout;
     let standing = async {
-        if why.was_ours {
+        Ok(if is_silence(&why.error) {
+            return Err(silence(store.inner.answer_timeout));
+        } else if why.was_ours {
             undo_released(store, &mut transaction).await
         } else {
             undo_ours(store, &mut transaction).await
-        }
+        })
     };
-    match tokio::time::timeout(bound, standing).await {
+    match within(store.inner.answer_timeout, standing).await {
         Ok(Standing::Undone(_)) => Fate::NotCommitted(Some(transaction.session)),
         Ok(Standing::NotOurs) if !why.commit_was_sent => Fate::EndedByHandler(transaction),
         Ok(Standing::NotOurs) if !why.was_ours && why.is_of_transaction() => {

@@ -41,10 +41,15 @@ impl Locks {
         }
     }
 
-    /// The lock of this exact call: key, tool and arguments.
-    pub(super) fn of_call(&self, claim: &Claim) -> i64 {
+    /// The lock of this exact call: key, tool and arguments. Its halves are a lock of two numbers. The
+    /// first is the same for all calls under one key, so it can be seen whether another one runs.
+    pub(super) fn of_call(&self, claim: &Claim) -> [i32; 2] {
         let [_version, digest @ ..] = claim.fingerprint.to_stored();
-        self.call ^ first_eight(&digest)
+        let upper = |lock: i64| i32::try_from(lock >> 32).unwrap_or(0);
+        [
+            upper(self.call ^ first_eight(claim.id.as_bytes())),
+            upper(self.call ^ first_eight(&digest)),
+        ]
     }
 
     /// The lock of the key.

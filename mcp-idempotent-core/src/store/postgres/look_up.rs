@@ -6,12 +6,12 @@ use bytes::Bytes;
 use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
-    batch::Batch,
     connection::Session,
     literal::{Argument, unhex},
     statement::Step,
     store::PostgresStore,
     tries::{Purpose, Tries},
+    watch::{Holder, holder_of},
 };
 use crate::{
     fingerprint::Fingerprint,
@@ -24,7 +24,7 @@ pub(super) async fn look_up(
     claim: &Claim,
 ) -> Result<Option<Record>, StoreError> {
     let mut tries = Tries::new(store, "the look-up failed");
-    let session = store.session().await?;
+    let session = tries.session().await?;
     let (session, stored) = look_up_on(&mut tries, session, claim, Room::Leave).await?;
     session.release();
     Ok(stored.map(|stored| stored.record))
@@ -36,18 +36,11 @@ pub(super) async fn look_up(
 /// the server's table of locks is read instead, and the records in a later statement. If a lock was
 /// released in between, its record is already visible.
 pub(super) async fn inspect(store: &PostgresStore, claim: &Claim) -> Result<Inspected, StoreError> {
-    let failed = |error| store.error("the key's lock could not be looked up", error);
-    let mut session = store.session().await?;
-    let key = store.inner.locks.of_key(claim);
-    let batch = Batch::new(store).call(Step::IsHeld, &[Argument::Integer(key)]);
-    let answer = batch.run(&mut session).await.into_result();
-    let held = answer
-        .and_then(|answer| answer.one(Step::IsHeld)?.try_get::<bool, _>(0))
-        .map_err(failed)?;
-    session.release();
+    let mut tries = Tries::new(store, "the key's lock could not be looked up");
+    let holder = holder_of(&mut tries, store.inner.locks.of_key(claim)).await?;
     Ok(match look_up(store, claim).await? {
         Some(record) => Inspected::Found(record),
-        None if held => Inspected::InProgress,
+        None if holder != Holder::Nobody => Inspected::InProgress,
         None => Inspected::NotSeen,
     })
 }

@@ -89,12 +89,14 @@
 // statements are in `sql/`, for a `connection` of the `store`. All other files are for failures, for
 // lease mode, and for operators.
 mod batch;
+mod bound;
 mod builder;
 mod claim;
 mod connection;
 mod end;
 mod error;
 mod fate;
+mod grant;
 mod lease;
 mod literal;
 mod lock;
@@ -103,6 +105,7 @@ mod operator;
 #[cfg(test)]
 mod qualified;
 mod recover;
+mod reserved;
 mod schema;
 mod schema_name;
 mod statement;
@@ -110,9 +113,11 @@ mod store;
 mod sweep;
 mod tries;
 mod verify;
+mod watch;
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use sqlx::PgConnection;
 
 pub use self::{
@@ -140,7 +145,7 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
-        lease::claim(self, claim).await
+        grant::claim(self, claim).await
     }
 
     async fn complete(
@@ -152,7 +157,7 @@ impl Store for PostgresStore {
     }
 
     async fn take_over(&self, claim: &Claim, token: i64) -> Result<Option<Lease>, StoreError> {
-        lease::take_over(self, claim, token).await
+        grant::take_over(self, claim, token).await
     }
 
     async fn renew(&self, lease: &Lease, period: Duration) -> Result<LeaseEnd, StoreError> {
@@ -188,6 +193,11 @@ impl TransactionStore for PostgresStore {
         claim: Option<&Claim>,
     ) -> Result<Claimed<PgTransaction>, StoreError> {
         claim::begin(self, call, claim).await
+    }
+
+    fn session_over(&self, transaction: &PgTransaction) -> Option<BoxFuture<'static, ()>> {
+        let lock = transaction.lock;
+        Some(Box::pin(watch::until_over(self.clone(), lock)))
     }
 
     async fn end(&self, transaction: PgTransaction, claim: Option<&Claim>, end: End) -> Ended {

@@ -100,8 +100,8 @@ impl OperatorStore for PostgresStore {
                 Step::ResolveFree
             }
         };
-        let mut tries = Tries::new(self, "the record could not be resolved");
-        let session = self.session().await?;
+        let mut tries = Tries::patient(self, "the record could not be resolved");
+        let session = tries.session().await?;
         let resolved = tries.run(session, Purpose::Commit, |batch, _| {
             batch
                 .begin_short()
@@ -147,8 +147,8 @@ async fn read(
         .replace("{response}", response)
         .replace("{order}", order)
         .replace("{wanted}", wanted);
-    let mut tries = Tries::new(store, "the records could not be read");
-    let session = store.session().await?;
+    let mut tries = Tries::patient(store, "the records could not be read");
+    let session = tries.session().await?;
     let listed = tries.run(session, Purpose::Read, |batch, _| {
         let begun = batch.begin_short();
         begun.write(Step::List, &text).steps([Step::Commit])

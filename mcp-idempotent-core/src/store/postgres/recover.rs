@@ -6,7 +6,8 @@ use sqlx::{Row as _, postgres::PgRow};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    batch::{Answer, moment, roll_back},
+    batch::{Answer, moment},
+    bound::from_now,
     connection::Session,
     error,
     literal::Argument,
@@ -66,7 +67,7 @@ pub(super) async fn find_out(
     cause: sqlx::Error,
     mut kept: Option<Session>,
 ) -> Ended {
-    let deadline = Instant::now() + store.inner.recovery_timeout;
+    let deadline = from_now(store.inner.recovery_timeout);
     let mut pause = FIRST_PAUSE;
     loop {
         let look = look_once(store, sought, transaction, kept.take());
@@ -113,17 +114,17 @@ async fn look_once(
         (Sought::Nothing, TransactionId::Unheard) => return Look::Never("it left no record"),
         _ => {}
     }
+    let mut tries = Tries::new(store, "the lost commit could not be looked for");
     let session = match kept {
-        Some(mut kept) => match roll_back(store, &mut kept).await {
+        Some(mut kept) => match tries.roll_back(&mut kept).await {
             Ok(()) => kept,
             Err(error) => return Look::NotYet(error.to_string()),
         },
-        None => match store.session().await {
+        None => match tries.session().await {
             Ok(session) => session,
             Err(error) => return Look::NotYet(error.to_string()),
         },
     };
-    let mut tries = Tries::new(store, "the lost commit could not be looked for");
     let looked = tries.run(session, Purpose::Read, |batch, session| {
         let batch = batch.begin_short().steps([Step::Primary]);
         let batch = match (sought, transaction) {
@@ -157,7 +158,7 @@ async fn look_once(
             read(sought, &answer).unwrap_or_else(|error| Look::NotYet(error.to_string()))
         }
         Ok(Outcome::Refused(mut session, refusal)) => {
-            if roll_back(store, &mut session).await.is_ok() {
+            if tries.roll_back(&mut session).await.is_ok() {
                 session.release();
             }
             let why = match refusal {

@@ -3,8 +3,8 @@
 use sqlx::Row as _;
 
 use super::{
-    batch::Batch, connection::Session, schema_name::SchemaName, statement::Step,
-    store::PostgresStore,
+    connection::Session, schema_name::SchemaName, statement::Step, store::PostgresStore,
+    tries::Tries,
 };
 use crate::store::StoreError;
 
@@ -54,9 +54,10 @@ impl PostgresStore {
     /// The database could not be asked, or refused. Nothing was changed, because it is one transaction.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let schema = &self.inner.schema;
-        let fail = |error| self.error("the migration failed", error);
-        let mut session = self.session().await?;
-        let begin = Batch::new(self).steps([
+        let mut tries = Tries::patient(self, "the migration failed");
+        let mut session = tries.session().await?;
+        let fail = |error| tries.failed(error);
+        let begin = tries.batch().steps([
             Step::BeginReadCommitted,
             Step::MigrationLock,
             Step::Existing,
@@ -68,13 +69,13 @@ impl PostgresStore {
             script = format!("CREATE SCHEMA {};", schema.quoted());
         }
         let applied = if existing.try_get::<bool, _>(1).map_err(fail)? {
-            self.version(&mut session).await.map_err(fail)?
+            version(&tries, &mut session).await.map_err(fail)?
         } else {
             0
         };
         script.push_str(&migrations_above(schema, applied));
         script.push_str("COMMIT");
-        let migrate = Batch::new(self).write(Step::Script, &script);
+        let migrate = tries.batch().write(Step::Script, &script);
         migrate
             .run(&mut session)
             .await
@@ -83,11 +84,11 @@ impl PostgresStore {
         session.release();
         Ok(())
     }
+}
 
-    /// The version of the tables.
-    pub(super) async fn version(&self, session: &mut Session) -> Result<i32, sqlx::Error> {
-        let batch = Batch::new(self).steps([Step::Version]);
-        let answer = batch.run(session).await.into_result()?;
-        answer.one(Step::Version)?.try_get(0)
-    }
+/// The version of the tables.
+pub(super) async fn version(tries: &Tries<'_>, session: &mut Session) -> Result<i32, sqlx::Error> {
+    let batch = tries.batch().steps([Step::Version]);
+    let answer = batch.run(session).await.into_result()?;
+    answer.one(Step::Version)?.try_get(0)
 }

@@ -10,10 +10,11 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use sqlx::{PgConnection, PgPool};
+use sqlx::{Connection as _, PgConnection, PgPool};
 
 use super::{
-    connection::Session, error, lock::Locks, schema_name::SchemaName, statement::Statements,
+    bound::within, connection::Session, error, lock::Locks, reserved::Reserved,
+    schema_name::SchemaName, statement::Statements,
 };
 use crate::store::{CallInfo, StoreError, StoreErrorKind};
 
@@ -35,11 +36,15 @@ pub struct PostgresStore {
 
 pub(super) struct Inner {
     pub(super) pool: PgPool,
+    pub(super) reserved: Reserved,
     pub(super) schema: SchemaName,
     pub(super) isolation: Option<Isolation>,
     pub(super) lookup_first: bool,
     pub(super) acquire_timeout: Duration,
+    pub(super) answer_timeout: Duration,
+    pub(super) maintenance_timeout: Duration,
     pub(super) recovery_timeout: Duration,
+    pub(super) session_checked_every: Duration,
     pub(super) asynchronous_completions: bool,
     pub(super) on_begin: Option<OnBegin>,
     pub(super) statements: Statements,
@@ -74,6 +79,12 @@ pub type OnBegin = Arc<
 impl PostgresStore {
     /// How long a claim waits for a connection of the pool: 5 seconds.
     pub const DEFAULT_ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+    /// How long the store waits for the answer to one of its own round trips before the connection
+    /// counts as lost: 10 seconds.
+    pub const DEFAULT_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+    /// The same for statements that may take long, those of an operator, a sweep, a migration or a
+    /// check of the tables: 60 seconds.
+    pub const DEFAULT_MAINTENANCE_TIMEOUT: Duration = Duration::from_secs(60);
     /// How long a handler may leave its transaction idle before the server ends the session:
     /// 60 seconds.
     pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -87,18 +98,57 @@ impl PostgresStore {
     /// takes two more round trips.
     pub const INLINE_RESULT_BYTES: usize = 4096;
 
+    /// How often the store looks whether the session of a running handler still lives: every 10 seconds,
+    /// or after each idle timeout if that is shorter.
+    pub const SESSION_CHECKED_EVERY: Duration = Duration::from_secs(10);
+
+    /// Takes the connection beside the pool, or one from the pool if there can be none.
+    pub(super) async fn reserved_session(&self) -> Result<Session, StoreError> {
+        let Inner { pool, reserved, .. } = &*self.inner;
+        match reserved.take(pool, self.inner.acquire_timeout).await {
+            Ok(taken) => Ok(Session::reserved(taken, self.inner.answer_timeout)),
+            Err(error) => {
+                tracing::debug!(%error, "no connection beside the pool");
+                self.session().await
+            }
+        }
+    }
+
     /// Takes a connection from the pool, within the time limit. The pool's own settings apply.
     pub(super) async fn session(&self) -> Result<Session, StoreError> {
         let bound = self.inner.acquire_timeout;
         match tokio::time::timeout(bound, self.inner.pool.acquire()).await {
-            Ok(Ok(connection)) => Ok(Session::new(connection)),
+            Ok(Ok(connection)) => Ok(Session::new(connection, self.inner.answer_timeout)),
             Ok(Err(error)) => Err(self.error("no connection to the database", error)),
-            Err(_) => Err(StoreError::new(
-                StoreErrorKind::Unavailable,
-                format!(
-                    "no connection came free within {bound:?}: the pool is smaller than the number of calls that run at once, or the database is away"
-                ),
-            )),
+            Err(_) => Err(self.no_connection().await),
+        }
+    }
+
+    /// Why no connection came free. The pool does not say, so the database is asked.
+    async fn no_connection(&self) -> StoreError {
+        /// The error is late enough already.
+        const ASKING: Duration = Duration::from_secs(1);
+        let Inner {
+            pool,
+            acquire_timeout: bound,
+            ..
+        } = &*self.inner;
+        let unavailable = |why: String| {
+            let said = format!("no connection came free within {bound:?}: {why}");
+            StoreError::new(StoreErrorKind::Unavailable, said)
+        };
+        let limit = pool.options().get_max_connections();
+        if pool.size() >= limit {
+            return unavailable(format!(
+                "the pool has {limit}, which is less than the number of calls that run at once"
+            ));
+        }
+        let connect = pool.connect_options();
+        match within(ASKING.min(*bound), PgConnection::connect_with(&connect)).await {
+            Ok(_) => unavailable("the database was away".to_owned()),
+            Err(error) => {
+                unavailable("the database does not accept one".to_owned()).with_source(error)
+            }
         }
     }
 

@@ -1,6 +1,11 @@
 //! Removes expired records in small batches, which wait for nobody.
 
-use super::{batch::Batch, literal::Argument, statement::Step, store::PostgresStore};
+use super::{
+    literal::Argument,
+    statement::Step,
+    store::PostgresStore,
+    tries::{Purpose, Tries},
+};
 use crate::store::StoreError;
 
 /// The most records that one transaction of a sweep touches.
@@ -29,13 +34,13 @@ pub(super) async fn sweep(store: &PostgresStore, limit: u32) -> Result<u64, Stor
 }
 
 async fn sweep_batch(store: &PostgresStore, step: Step, size: u32) -> Result<u64, StoreError> {
-    let mut session = store.session().await?;
-    let batch = Batch::new(store)
-        .steps([Step::BeginReadCommitted])
-        .call(step, &[Argument::Integer(i64::from(size))])
-        .steps([Step::Commit]);
-    let answer = batch.run(&mut session).await.into_result();
-    let answer = answer.map_err(|error| store.error("the sweep failed", error))?;
+    let mut tries = Tries::patient(store, "the sweep failed");
+    let session = tries.session().await?;
+    let size = [Argument::Integer(i64::from(size))];
+    let swept = tries.run(session, Purpose::Commit, |batch, _| {
+        batch.begin_short().call(step, &size).steps([Step::Commit])
+    });
+    let (session, answer) = swept.await?.through();
     session.release();
     Ok(answer.affected(step))
 }

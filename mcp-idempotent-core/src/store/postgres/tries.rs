@@ -1,9 +1,12 @@
 //! The one loop that repeats a batch until nothing is in its way.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
 
 use super::{
-    batch::{Answer, Batch, roll_back},
+    batch::{Answer, Batch},
+    bound::{from_now, is_silence, silence},
     connection::Session,
     error::{self, answer},
     statement::Step,
@@ -50,6 +53,8 @@ enum Obstacle {
     ConnectionLost(sqlx::Error),
     /// Another connection may lead to the primary.
     ReadOnly(sqlx::Error),
+    /// The connection's prepared statements were made for another form of our table.
+    Stale(sqlx::Error),
     Other(sqlx::Error),
 }
 
@@ -81,6 +86,7 @@ impl Obstacle {
             }
             (Some(answer::SEEN), None | Some(Seen | Held)) => Self::Refused(Refusal::RecordExists),
             (Some(error::UNKNOWN_PREPARED_NAME), _) => Self::NotPrepared,
+            (Some(error::NOT_SUPPORTED), _) => Self::Stale(error),
             _ if error::is_read_only(&error) => Self::ReadOnly(error),
             _ if error::is_connection_lost(&error) => Self::ConnectionLost(error),
             _ if error::is_serialization_failure(&error) => Self::CannotSerialize(error),
@@ -95,6 +101,12 @@ pub(super) struct Tries<'s> {
     pub(super) store: &'s PostgresStore,
     doing: &'static str,
     left: u32,
+    /// How long one answer is waited for.
+    bound: Duration,
+    /// When all of them end.
+    deadline: Instant,
+    /// They go by the connection beside the pool.
+    reserved: bool,
     last: Option<sqlx::Error>,
     /// A batch with a COMMIT had no answer that can be believed.
     pub(super) may_be_committed: bool,
@@ -105,13 +117,67 @@ impl<'s> Tries<'s> {
     const LIMIT: u32 = 8;
 
     pub(super) fn new(store: &'s PostgresStore, doing: &'static str) -> Self {
+        Self::within(store, doing, store.inner.answer_timeout)
+    }
+
+    /// On the connection beside the pool.
+    pub(super) fn reserved(store: &'s PostgresStore, doing: &'static str) -> Self {
+        Self {
+            reserved: true,
+            ..Self::new(store, doing)
+        }
+    }
+
+    /// For statements that may take long: those of an operator, a sweep or a migration.
+    pub(super) fn patient(store: &'s PostgresStore, doing: &'static str) -> Self {
+        Self::within(store, doing, store.inner.maintenance_timeout)
+    }
+
+    /// There is time for two connections, because the first one may have fallen silent while it was
+    /// idle.
+    fn within(store: &'s PostgresStore, doing: &'static str, bound: Duration) -> Self {
+        let each = store.inner.acquire_timeout.saturating_add(bound);
         Self {
             store,
             doing,
             left: Self::LIMIT,
+            bound,
+            deadline: from_now(each.saturating_mul(2)),
+            reserved: false,
             last: None,
             may_be_committed: false,
         }
+    }
+
+    /// How long the next answer is waited for.
+    pub(super) fn bound(&self) -> Duration {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        self.bound.min(left)
+    }
+
+    pub(super) fn batch(&self) -> Batch<'s> {
+        Batch::new(self.store).within(self.bound())
+    }
+
+    /// Takes a connection.
+    pub(super) async fn session(&mut self) -> Result<Session, StoreError> {
+        let session = async {
+            if self.reserved {
+                self.store.reserved_session().await
+            } else {
+                self.store.session().await
+            }
+        };
+        match timeout_at(self.deadline, session).await {
+            Ok(session) => session,
+            Err(_) => Err(self.gave_up()),
+        }
+    }
+
+    /// Leaves an aborted transaction.
+    pub(super) async fn roll_back(&self, session: &mut Session) -> Result<(), sqlx::Error> {
+        let batch = self.batch().steps([Step::RollBack]);
+        batch.run(session).await.into_result().map(drop)
     }
 
     pub(super) fn failed(&self, error: sqlx::Error) -> StoreError {
@@ -128,9 +194,9 @@ impl<'s> Tries<'s> {
     ) -> Result<Outcome, StoreError> {
         // How often our prepared names were unknown on this connection.
         let mut unprepared = 0;
-        while self.left > 0 {
+        while self.left > 0 && !self.bound().is_zero() {
             self.left -= 1;
-            let batch = write(Batch::new(self.store), &session);
+            let batch = write(self.batch(), &session);
             let begins = batch.begins();
             let mut answer = match purpose {
                 Purpose::Open => batch.open_transaction(&mut session).await,
@@ -146,15 +212,15 @@ impl<'s> Tries<'s> {
             // Whether nothing was committed and the connection can be used again. After a batch with
             // a COMMIT, only a transaction that was still open proves it: a pooler's error may hide a
             // commit, whatever its code.
-            let is_good = match purpose {
-                Purpose::Commit => {
-                    let bound = self.store.inner.recovery_timeout;
-                    let undone = tokio::time::timeout(bound, undo(self.store, &mut session)).await;
-                    matches!(undone, Ok(Ok(true)))
+            let is_good = match (purpose, &obstacle) {
+                (_, Obstacle::ConnectionLost(error)) if is_silence(error) => false,
+                (Purpose::Commit, _) => {
+                    let undone = undo(self.batch(), &mut session).await;
+                    matches!(undone, Ok(true))
                 }
-                _ if matches!(obstacle, Obstacle::ConnectionLost(_)) => false,
-                Purpose::Read if !begins => true,
-                Purpose::Open | Purpose::Read => roll_back(self.store, &mut session).await.is_ok(),
+                (_, Obstacle::ConnectionLost(_)) => false,
+                (Purpose::Read, _) if !begins => true,
+                (Purpose::Open | Purpose::Read, _) => self.roll_back(&mut session).await.is_ok(),
             };
             match obstacle {
                 Obstacle::NotPrepared if is_good => {
@@ -174,13 +240,14 @@ impl<'s> Tries<'s> {
                 }
                 Obstacle::ConnectionLost(error)
                 | Obstacle::ReadOnly(error)
+                | Obstacle::Stale(error)
                 | Obstacle::CannotSerialize(error)
                 | Obstacle::Other(error) => self.last = Some(error),
                 Obstacle::NotPrepared | Obstacle::Refused(_) => {}
             }
             self.may_be_committed |= purpose == Purpose::Commit && !is_good;
             drop(session);
-            session = self.store.session().await?;
+            session = self.session().await?;
             unprepared = 0;
         }
         Err(self.gave_up())
@@ -189,6 +256,7 @@ impl<'s> Tries<'s> {
     pub(super) fn gave_up(&mut self) -> StoreError {
         match self.last.take() {
             Some(error) => self.failed(error),
+            None if self.bound().is_zero() => self.failed(silence(self.bound)),
             None => StoreError::new(
                 StoreErrorKind::Busy,
                 format!(
@@ -207,7 +275,7 @@ impl<'s> Tries<'s> {
             // One implicit transaction, so that the lock timeout ends with it. Preparing waits for
             // anybody who has locked the table.
             let texts = self.store.inner.statements.preparations();
-            let batch = Batch::new(self.store).steps([Step::LockTimeout]);
+            let batch = self.batch().steps([Step::LockTimeout]);
             let batch = texts.fold(batch, |batch, text| batch.write(Step::Prepare, &text));
             match batch.run(session).await.error {
                 None => return Ok(()),
@@ -229,8 +297,8 @@ impl<'s> Tries<'s> {
 /// Leaves the transaction of a batch that ends in a plain COMMIT and was stopped by an error. Returns
 /// whether the transaction was still open: only then is it certain that the COMMIT was not carried
 /// out. ROLLBACK AND CHAIN fails outside a transaction, where a plain ROLLBACK would succeed.
-async fn undo(store: &PostgresStore, session: &mut Session) -> Result<bool, sqlx::Error> {
-    let batch = Batch::new(store).steps([Step::RollBackAndChain, Step::RollBack]);
+async fn undo(batch: Batch<'_>, session: &mut Session) -> Result<bool, sqlx::Error> {
+    let batch = batch.steps([Step::RollBackAndChain, Step::RollBack]);
     match batch.run(session).await.error {
         None => Ok(true),
         Some(error) if error::sqlstate(&error).as_deref() == Some(error::NO_TRANSACTION) => {

@@ -8,14 +8,16 @@ use std::{
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::{
-    batch::{Answer, Batch, roll_back},
+    batch::{Answer, Batch},
+    bound::within,
     end::finish,
     error::{self, answer},
     literal::Argument,
     lock::Mark,
-    schema::NEWEST,
+    schema::{NEWEST, version},
     statement::Step,
     store::PostgresStore,
+    tries::Tries,
 };
 use crate::{
     Application, CanonicalArguments, Identity, Scope,
@@ -37,8 +39,9 @@ impl PostgresStore {
     /// [`StoreErrorKind::Unavailable`]: the database could not be asked, or is a standby.
     /// Nothing is left behind in either case.
     pub async fn verify(&self) -> Result<(), StoreError> {
-        let failed = |error| self.error("the check of the tables failed", error);
-        let mut session = self.session().await?;
+        let mut tries = Tries::patient(self, "the check of the tables failed");
+        let mut session = tries.session().await?;
+        let failed = |error| tries.failed(error);
         // The first version with `COMMIT AND CHAIN`.
         const OLDEST_SERVER: u32 = 12_00_00;
         if session
@@ -47,10 +50,14 @@ impl PostgresStore {
         {
             return Err(misconfigured("the store needs Postgres 12 or later"));
         }
-        let version = self.version(&mut session).await.map_err(failed)?;
+        let version = version(&tries, &mut session).await.map_err(failed)?;
         self.is_of_this_version(version)?;
         let mut other = self.another_connection().await?;
-        let home = backend(&mut other).await.map_err(failed)?;
+        let asked = Batch::in_full(self).steps([Step::Backend]);
+        let asked = asked.run(&mut other).await.into_result();
+        let home: i32 = asked
+            .and_then(|answer| answer.one(Step::Backend)?.try_get(0))
+            .map_err(failed)?;
 
         let claim = claim_of_nobody();
         let written = write(self, &claim).run(&mut session).await;
@@ -83,7 +90,7 @@ impl PostgresStore {
                 )));
             }
         }
-        roll_back(self, &mut session).await.map_err(failed)?;
+        tries.roll_back(&mut session).await.map_err(failed)?;
         session.release();
         // The session that it had before is taken by our own transaction.
         if moved_to.is_some_and(|session: i32| session != home) {
@@ -112,15 +119,8 @@ impl PostgresStore {
     async fn another_connection(&self) -> Result<PgConnection, StoreError> {
         let options = self.inner.pool.connect_options();
         let connected = PgConnection::connect_with(&options);
-        match tokio::time::timeout(self.inner.acquire_timeout, connected).await {
-            Ok(connected) => {
-                connected.map_err(|error| self.error("no second connection for the check", error))
-            }
-            Err(_) => Err(StoreError::new(
-                StoreErrorKind::Unavailable,
-                "a second connection for the check was not answered",
-            )),
-        }
+        let connected = within(self.inner.acquire_timeout, connected).await;
+        connected.map_err(|error| self.error("no second connection for the check", error))
     }
 
     fn could_write(&self, written: Answer) -> Result<(), StoreError> {
@@ -183,14 +183,6 @@ fn claim_of_nobody() -> Claim {
 
 fn result() -> Completion {
     Completion::new(None, Duration::from_secs(60))
-}
-
-/// Which session of the server a connection has.
-async fn backend(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
-    sqlx::raw_sql("SELECT pg_catalog.pg_backend_pid()")
-        .fetch_one(connection)
-        .await?
-        .try_get(0)
 }
 
 fn is_refusal(error: &sqlx::Error) -> bool {

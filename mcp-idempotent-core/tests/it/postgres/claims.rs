@@ -128,3 +128,73 @@ async fn sixty_four_duplicates_hold_one_connection() {
     let ended = database.commit(running, &claim, "result").await;
     assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
 }
+
+/// A transaction that ends releases its locks one after the other. A caller who obeys a conflict makes a
+/// new key, and acts twice.
+#[tokio::test]
+async fn an_attempt_that_is_just_ending_is_in_progress_and_no_conflict() {
+    let database = Database::new().await;
+    let claim = claim("key", "{}");
+    let mut running = database.begin(&claim).await;
+    let session = database.session(&mut *running).await;
+    let lock: i64 = sqlx::query_scalar(
+        "SELECT classid::bigint << 32 | objid::bigint FROM pg_locks \
+         WHERE pid = $1 AND locktype = 'advisory' AND objsubid = 1",
+    )
+    .bind(session)
+    .fetch_one(&database.outside)
+    .await
+    .unwrap();
+    drop(running);
+    database.until_gone(session).await;
+    let mut ending = database.outside.begin().await.unwrap();
+    sqlx::query("SELECT pg_advisory_xact_lock($1)")
+        .bind(lock)
+        .execute(&mut *ending)
+        .await
+        .unwrap();
+    let begun = database.store.begin(&claim.call, Some(&claim)).await;
+    assert!(matches!(begun, Ok(Claimed::InProgress)), "{begun:?}");
+    let claimed = database.store.claim(&claim).await;
+    assert!(matches!(claimed, Ok(Claimed::InProgress)), "{claimed:?}");
+    ending.rollback().await.unwrap();
+    drop(database.begin(&claim).await);
+}
+
+/// A look-up before the lock would miss the record of an attempt that commits in between, and its handler
+/// would run in vain.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn racers_for_a_key_that_commits_run_one_handler() {
+    const RACERS: usize = 4;
+    let database = std::sync::Arc::new(Database::with_pool(8).await);
+    for round in 0..150 {
+        let racers = (0..RACERS).map(|_| {
+            let database = std::sync::Arc::clone(&database);
+            tokio::spawn(async move {
+                let claim = claim(&format!("key-{round}"), "{}");
+                let mut runs = 0;
+                loop {
+                    match database
+                        .store
+                        .begin(&claim.call, Some(&claim))
+                        .await
+                        .unwrap()
+                    {
+                        Claimed::New(transaction) => {
+                            runs += 1;
+                            database.commit(transaction, &claim, "result").await;
+                        }
+                        Claimed::InProgress => {}
+                        Claimed::Found(_) => return runs,
+                        Claimed::Conflict => panic!("equal calls do not conflict"),
+                    }
+                }
+            })
+        });
+        let mut runs = 0;
+        for racer in racers.collect::<Vec<_>>() {
+            runs += racer.await.unwrap();
+        }
+        assert_eq!(runs, 1, "in round {round}");
+    }
+}

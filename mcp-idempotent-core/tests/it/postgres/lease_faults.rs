@@ -49,22 +49,22 @@ async fn a_lost_answer_to_a_release_that_keeps_the_origin_is_asked_for_again() {
     }
 }
 
-/// Nobody can say whether the lost takeover was made, so nobody runs under it.
 #[tokio::test]
-async fn a_lost_answer_to_a_takeover_never_gives_the_right_to_run_twice() {
-    for (cut, taken) in [(Cut::AfterTheServer, true), (Cut::BeforeTheServer, false)] {
+async fn a_takeover_whose_answer_was_lost_is_found_again_and_runs_once() {
+    for cut in [Cut::AfterTheServer, Cut::BeforeTheServer] {
         let (proxy, database) = proxied(1, |store| store).await;
         let claim = claim("key", "{}");
         let first = lease(&database.store, &claim).await;
         database.store.abandon(&first).await.unwrap();
         proxy.cut_next_commit(cut);
-        let answer = database.store.take_over(&claim, first.token).await.unwrap();
+        let second = database.store.take_over(&claim, first.token).await;
         assert!(proxy.has_cut());
-        assert_eq!(answer.is_some(), !taken, "{answer:?}");
+        let second = second.unwrap().expect("it is ours");
+        assert_eq!((second.origin, second.attempts), (first.origin, 2));
         let again = database.store.take_over(&claim, first.token).await;
         assert!(matches!(again, Ok(None)), "{again:?}");
-        let record = database.store.look_up(&claim).await.unwrap().unwrap();
-        assert!(matches!(record.state, RecordState::InProgress { .. }));
+        let renewed = database.store.renew(&second, claim.lease).await;
+        assert!(matches!(renewed, Ok(LeaseEnd::Done(_))), "{renewed:?}");
     }
 }
 
@@ -212,4 +212,103 @@ async fn terminated_sessions_leave_one_effect_for_each_lease() {
         until_completed(&database, &key).await;
     })
     .await;
+}
+
+/// As handlers do that use the pool for more than their transaction.
+#[tokio::test]
+async fn a_lease_is_renewed_while_handlers_hold_every_connection_of_the_pool() {
+    let database = Database::with_pool(2).await;
+    let lease = lease(&database.store, &claim("key", "{}")).await;
+    let _held = (
+        database.pool.acquire().await.unwrap(),
+        database.pool.acquire().await.unwrap(),
+    );
+    for _ in 0..3 {
+        let renewed = database.store.renew(&lease, Duration::from_secs(60)).await;
+        assert!(matches!(renewed, Ok(LeaseEnd::Done(_))), "{renewed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_where_only_a_hook_of_the_pool_gives_the_rights() {
+    let role = super::database::unique("renewer");
+    let database = Database::with(
+        |options| options,
+        |pool| {
+            let set = format!("SET ROLE {role}");
+            pool.after_connect(move |connection, _| {
+                let set = set.clone();
+                Box::pin(async move {
+                    connection.execute(sqlx::AssertSqlSafe(set)).await?;
+                    Ok(())
+                })
+            })
+        },
+        |store| store,
+    )
+    .await;
+    database
+        .execute(&format!(
+            "CREATE ROLE {role}; GRANT USAGE ON SCHEMA {{s}} TO {role}; \
+             GRANT ALL ON {{s}}.records TO {role}; GRANT USAGE ON SEQUENCE {{s}}.tokens TO {role}; \
+             ALTER TABLE {{s}}.records ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY; \
+             CREATE POLICY only_with_the_role ON {{s}}.records USING (current_user = '{role}'); \
+             CREATE ROLE {role}_plain LOGIN; GRANT {role} TO {role}_plain"
+        ))
+        .await;
+    database
+        .pool
+        .set_connect_options(super::database::options().username(&format!("{role}_plain")));
+    let lease = lease(&database.store, &claim("key", "{}")).await;
+    let renewed = database.store.renew(&lease, Duration::from_secs(60)).await;
+    database
+        .execute(&format!(
+            "DROP OWNED BY {role}, {role}_plain; DROP ROLE {role}_plain, {role}"
+        ))
+        .await;
+    assert!(matches!(renewed, Ok(LeaseEnd::Done(_))), "{renewed:?}");
+}
+
+#[tokio::test]
+async fn the_connection_beside_the_pool_ends_with_the_pool() {
+    let name = super::database::unique("beside");
+    let database = Database::with_options(|options| options.application_name(&name)).await;
+    let lease = lease(&database.store, &claim("key", "{}")).await;
+    let renewed = database.store.renew(&lease, Duration::from_secs(60)).await;
+    assert!(matches!(renewed, Ok(LeaseEnd::Done(_))), "{renewed:?}");
+    let open = format!("(SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}')");
+    database.until(&format!("SELECT {open} = 2")).await;
+    database.pool.close().await;
+    database.until(&format!("SELECT {open} = 0")).await;
+    let renewed = database.store.renew(&lease, Duration::from_secs(60)).await;
+    assert!(renewed.is_err(), "{renewed:?}");
+}
+
+/// A change of the tables while servers run, as a later migration makes it.
+#[tokio::test]
+async fn a_statement_that_was_prepared_for_another_form_of_the_table_is_prepared_anew() {
+    let database = Database::with_pool(2).await;
+    for column in ["attempts", "origin", "token"] {
+        let key = |which: &str| claim(&format!("{column}-{which}"), "{}");
+        let first = lease(&database.store, &key("before")).await;
+        drop(begin(&database.store, &key("begun")).await);
+        database
+            .execute(&format!(
+                "CREATE DOMAIN {{s}}.of_{column} AS {}; \
+                 ALTER TABLE {{s}}.records ALTER COLUMN {column} TYPE {{s}}.of_{column}",
+                if column == "attempts" {
+                    "integer"
+                } else {
+                    "bigint"
+                }
+            ))
+            .await;
+        lease(&database.store, &key("after")).await;
+        let found = database.store.claim(&key("before")).await;
+        assert!(matches!(found, Ok(Claimed::Found(_))), "{found:?}");
+        let end = database.store.complete(&first, result("done")).await;
+        assert!(matches!(end, Ok(LeaseEnd::Done(_))), "{end:?}");
+        let ended = database.call(&key("begun"), column).await;
+        assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    }
 }

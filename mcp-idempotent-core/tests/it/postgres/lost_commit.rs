@@ -8,7 +8,7 @@ use mcp_idempotent_core::{
 };
 
 use super::{
-    database::{Database, claim, result, text_of},
+    database::{Database, claim, lease, result, text_of},
     proxy::{Cut, Proxy, proxied},
 };
 
@@ -160,17 +160,69 @@ async fn a_lost_answer_to_a_completion_is_asked_for_again() {
     }
 }
 
-/// Nobody can say whether the lost claim was made, so nobody runs under it.
 #[tokio::test]
-async fn a_lost_answer_to_a_claim_never_gives_the_right_to_run_twice() {
-    for (cut, claimed) in [(Cut::AfterTheServer, true), (Cut::BeforeTheServer, false)] {
+async fn a_claim_whose_answer_was_lost_is_found_again_and_runs_once() {
+    for cut in [Cut::AfterTheServer, Cut::BeforeTheServer] {
         let (proxy, database) = through_a_proxy(LONG).await;
         database.store.claim(&claim("warm", "{}")).await.unwrap();
         proxy.cut_next_commit(cut);
-        let answer = database.store.claim(&claim("key", "{}")).await.unwrap();
+        let lease = lease(&database.store, &claim("key", "{}")).await;
         assert!(proxy.has_cut());
-        assert_eq!(matches!(answer, Claimed::New(_)), !claimed, "{answer:?}");
         let again = database.store.claim(&claim("key", "{}")).await;
         assert!(matches!(again, Ok(Claimed::Found(_))), "{again:?}");
+        let end = database.store.complete(&lease, result("done")).await;
+        assert!(matches!(end, Ok(LeaseEnd::Done(_))), "{cut:?}: {end:?}");
     }
+}
+
+/// A record in progress that nobody runs would be in doubt when its lease ends.
+#[tokio::test]
+async fn a_claim_whose_answer_was_lost_for_good_is_given_back() {
+    for takes_over in [false, true] {
+        let (proxy, database) = proxied(1, |store| {
+            store.with_acquire_timeout(Duration::from_millis(200))
+        })
+        .await;
+        let claim = claim("key", "{}");
+        let before = lease(&database.store, &claim).await;
+        database.store.abandon(&before).await.unwrap();
+        if !takes_over {
+            database.execute("DELETE FROM {s}.records").await;
+        }
+        // The open connection commits, and there is no other to ask.
+        proxy.refuse();
+        proxy.cut_next_commit(Cut::AfterTheServer);
+        let failed = if takes_over {
+            let taken = database.store.take_over(&claim, before.token).await;
+            taken.map(drop).err()
+        } else {
+            database.store.claim(&claim).await.map(drop).err()
+        };
+        assert!(failed.expect("the database is away").is_transient());
+        assert_eq!(database.records().await, 1);
+        proxy.come_up();
+        let state = if takes_over { 2 } else { 4 };
+        let given_back = format!("SELECT state = {state} FROM {{s}}.records");
+        database.until(&given_back).await;
+        let claimed = database.store.claim(&claim).await.unwrap();
+        match claimed {
+            Claimed::New(lease) => assert_eq!((takes_over, lease.attempts), (false, 1)),
+            Claimed::Found(record) => {
+                assert!(takes_over, "{record:?}");
+                assert!(matches!(record.state, RecordState::InDoubt { .. }));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_completion_that_is_repeated_finds_its_own_record() {
+    let database = Database::new().await;
+    let lease = lease(&database.store, &claim("key", "{}")).await;
+    let first = database.store.complete(&lease, result("done")).await;
+    let again = database.store.complete(&lease, result("done")).await;
+    assert_eq!(first.unwrap(), again.unwrap());
+    let other = database.store.complete(&lease, result("other")).await;
+    assert!(matches!(other, Ok(LeaseEnd::Fenced)), "{other:?}");
 }

@@ -27,5 +27,6 @@ mod proxy;
 mod resolving;
 mod round_trips;
 mod sessions;
+mod silence;
 mod sweeping;
 mod verify;

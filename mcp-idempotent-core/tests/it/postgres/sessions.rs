@@ -1,6 +1,6 @@
 //! Sessions as users have them: other isolation, roles, row-level security, poolers, languages.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{
     RecordState, Store, TransactionStore,
@@ -317,4 +317,51 @@ async fn nothing_rests_on_the_language_of_messages() {
     own.execute("COMMIT").await.unwrap();
     let ended = database.commit(own, &decoy, "result").await;
     assert!(matches!(ended, Ended::EndedByHandler), "{ended:?}");
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_is_noticed_under_a_handler_that_hangs() {
+    let database =
+        Database::with_store(|store| store.with_idle_timeout(Duration::from_millis(300))).await;
+    let claim = claim("key", "{}");
+    let call = &claim.call;
+    for claimed in [Some(&claim), None] {
+        let Ok(Claimed::New(mut transaction)) = database.store.begin(call, claimed).await else {
+            panic!("the key is new");
+        };
+        let session = database.session(&mut *transaction).await;
+        let over = database.store.session_over(&transaction).unwrap();
+        let over = tokio::time::timeout(Duration::from_secs(30), over);
+        // The handler sends nothing, so the server's idle timeout ends its session.
+        over.await.expect("it is noticed");
+        database.until_gone(session).await;
+        let ended = database
+            .store
+            .end(transaction, claimed, End::RollBack)
+            .await;
+        assert!(matches!(ended, Ended::Aborted(_)), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_lives_is_not_taken_for_ended() {
+    let database =
+        Database::with_store(|store| store.with_idle_timeout(Duration::from_secs(1))).await;
+    let claim = claim("key", "{}");
+    let mut transaction = database.begin(&claim).await;
+    let mut over = database.store.session_over(&transaction).unwrap();
+    let looks = async {
+        for _ in 0..5 {
+            sqlx::raw_sql("SELECT pg_sleep(0.5)")
+                .execute(&mut *transaction)
+                .await
+                .unwrap();
+        }
+    };
+    tokio::select! {
+        () = &mut over => panic!("the session lives"),
+        () = looks => {}
+    }
+    let ended = database.commit(transaction, &claim, "done").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
 }

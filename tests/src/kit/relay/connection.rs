@@ -29,6 +29,8 @@ pub(super) struct Connection {
     /// For the client it has ended, for the server it has not.
     is_held: AtomicBool,
     server_spoke: AtomicBool,
+    /// Nothing passes any more, and no side sees it end.
+    is_silent: AtomicBool,
     /// Answers are not passed on.
     is_deaf: AtomicBool,
     /// Said in place of the next answer.
@@ -50,6 +52,7 @@ impl Connection {
             state: Arc::clone(state),
             is_held: AtomicBool::new(false),
             server_spoke: AtomicBool::new(false),
+            is_silent: AtomicBool::new(false),
             is_deaf: AtomicBool::new(false),
             lie: Mutex::default(),
         });
@@ -76,6 +79,22 @@ impl Connection {
         drop(self.client.shutdown(Shutdown::Both));
     }
 
+    fn is_silent(&self) -> bool {
+        self.is_silent.load(Ordering::SeqCst)
+    }
+
+    /// Whether a message is kept from the other side, because the connection is silent or falls silent
+    /// with it.
+    fn keeps_back(self: &Arc<Self>) -> bool {
+        if self.state.counts.load(Ordering::SeqCst)
+            && self.state.is_the_last()
+            && !self.is_silent.swap(true, Ordering::SeqCst)
+        {
+            self.state.held.lock().unwrap().push(Arc::clone(self));
+        }
+        self.is_silent()
+    }
+
     fn pass_requests(self: &Arc<Self>, answered: &mpsc::Receiver<()>) -> io::Result<()> {
         let mut pending = Vec::new();
         let mut has_started = false;
@@ -94,7 +113,7 @@ impl Connection {
                 }
             }
         }
-        if !self.is_held.load(Ordering::SeqCst) {
+        if !self.is_held.load(Ordering::SeqCst) && !self.is_silent() {
             self.to_server.close();
         }
         Ok(())
@@ -106,6 +125,9 @@ impl Connection {
         mut message: Vec<u8>,
         answered: &mpsc::Receiver<()>,
     ) -> io::Result<bool> {
+        if self.keeps_back() {
+            return Ok(true);
+        }
         match self.cut(&message) {
             Some(Cut::BeforeTheServer) => {
                 self.end();
@@ -161,11 +183,22 @@ impl Connection {
 
     /// Relays what the server says, until nothing is to be passed on; then waits for the whole
     /// answer only.
-    fn pass_answers(&self, done: &mpsc::Sender<()>) -> io::Result<()> {
+    fn pass_answers(self: &Arc<Self>, done: &mpsc::Sender<()>) -> io::Result<()> {
         let mut chunk = vec![0; 64 * 1024];
         let mut kept_back = Vec::new();
+        let mut counted = Vec::new();
         while let Ok(size @ 1..) = (&self.server).read(&mut chunk) {
             let said = &chunk[..size];
+            if self.state.counts.load(Ordering::SeqCst) {
+                counted.extend_from_slice(said);
+                while let Some(message) = message::take(&mut counted, &mut true) {
+                    self.server_spoke.store(true, Ordering::SeqCst);
+                    if !self.keeps_back() {
+                        self.to_client.send(message)?;
+                    }
+                }
+                continue;
+            }
             let is_ready = message::is_ready(said);
             if self.is_deaf.load(Ordering::SeqCst) {
                 if is_ready {
@@ -193,7 +226,9 @@ impl Connection {
                 break;
             }
         }
-        self.to_client.close();
+        if !self.is_silent() {
+            self.to_client.close();
+        }
         Ok(())
     }
 }

@@ -61,11 +61,24 @@ struct State {
     is_down: AtomicBool,
     /// What clients have said, where a test wants to know.
     heard: Mutex<Option<Vec<u8>>>,
+    /// How many messages both sides have said since the test began to count, and the one with which
+    /// its connection falls silent; zero for none.
+    said: AtomicUsize,
+    silent_at: AtomicUsize,
+    counts: AtomicBool,
     may_go: Mutex<bool>,
     let_go: Condvar,
     open: Mutex<Vec<Weak<Connection>>>,
     /// Those that have ended for the client alone; dropping one ends it for the server.
     held: Mutex<Vec<Arc<Connection>>>,
+}
+
+impl State {
+    /// Counts a message; answers whether its connection falls silent with it.
+    fn is_the_last(&self) -> bool {
+        let said = self.said.fetch_add(1, Ordering::SeqCst) + 1;
+        said == self.silent_at.load(Ordering::SeqCst)
+    }
 }
 
 /// Listens on a port of its own.
@@ -157,18 +170,37 @@ impl Relay {
         }
     }
 
+    /// New connections are refused. Open ones live on.
+    pub fn refuse(&self) {
+        self.state.is_down.store(true, Ordering::SeqCst);
+    }
+
     /// As if the database were away: connections are cut, and new ones refused.
     pub fn go_down(&self) {
         self.state.is_down.store(true, Ordering::SeqCst);
         self.cut_clients();
     }
 
-    /// The database is back.
+    /// The database is back, and sees the ends of the connections that ended for the client alone, or
+    /// fell silent.
     pub fn come_up(&self) {
         self.state.is_down.store(false, Ordering::SeqCst);
         for connection in self.state.held.lock().unwrap().drain(..) {
             connection.end();
         }
+    }
+
+    /// Lets the connection of the `message`th message from now fall silent: neither that message nor any
+    /// other passes, in either direction, and no side sees it end. Zero only counts.
+    pub fn fall_silent_at(&self, message: usize) {
+        self.state.said.store(0, Ordering::SeqCst);
+        self.state.silent_at.store(message, Ordering::SeqCst);
+        self.state.counts.store(true, Ordering::SeqCst);
+    }
+
+    /// How many messages both sides have said since.
+    pub fn messages(&self) -> usize {
+        self.state.said.load(Ordering::SeqCst)
     }
 
     /// Keeps what clients say from now on.

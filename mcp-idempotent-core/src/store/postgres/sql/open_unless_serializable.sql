@@ -1,5 +1,6 @@
--- $1 bigint  the lock of this call
--- $2 bigint  the lock of its key
+-- $1 int     the key's half of the lock of this call
+-- $2 int     the other half
+-- $3 bigint  the lock of the key
 -- Like open.sql, but raises an error (substring of negative length) in a serializable transaction, where
 -- a look-up would make unrelated calls fail to serialise.
 SELECT WHERE {set_up} AND {try_locks}

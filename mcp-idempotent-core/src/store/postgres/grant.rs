@@ -1,0 +1,249 @@
+//! Granting a lease: a claim or a takeover that is durable before the handler starts. A grant whose answer
+//! was lost is found again by its mark, or given back.
+
+use std::time::Duration;
+
+use sqlx::{Row as _, postgres::PgRow};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
+
+use super::{
+    batch::Batch,
+    bound::from_now,
+    claim::{Told, refused_by},
+    connection::Session,
+    literal::Argument,
+    lock::Mark,
+    look_up::attempts,
+    statement::Step,
+    store::PostgresStore,
+    tries::{Outcome, Purpose, Refusal, Tries},
+};
+use crate::store::{Claim, Claimed, Lease, StoreError};
+
+/// The pauses between two attempts to give a claim back.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+pub(super) async fn claim(
+    store: &PostgresStore,
+    claim: &Claim,
+) -> Result<Claimed<Lease>, StoreError> {
+    let mut tries = Tries::new(store, "the claim failed");
+    let mut session = tries.session().await?;
+    let fingerprint = claim.fingerprint.to_stored();
+    let id = Argument::Bytes(claim.id.as_bytes());
+    let mut grant = Grant::new(store, claim, Step::Claim);
+    let arguments = [
+        id,
+        Argument::Bytes(&fingerprint),
+        Argument::tool(claim),
+        Argument::prefix(claim),
+        Argument::interval(claim.lease),
+        Argument::interval(claim.in_doubt_retention),
+        Argument::application(claim),
+        Argument::scope(claim),
+        Argument::Integer(grant.mark.0),
+    ];
+    loop {
+        let granted = grant.run(&mut tries, session, |batch| {
+            batch
+                .call(Step::ExpireUnkept, &Argument::record(claim))
+                .call(Step::Held, &[id])
+                .call(Step::Claim, &arguments)
+        });
+        let (refused, refusal) = match granted.await? {
+            Granted::Lease(lease) => return Ok(Claimed::New(lease)),
+            Granted::Refused(session, refusal) => (session, refusal),
+        };
+        let record = Argument::record(claim);
+        let told = refused_by(&mut tries, refused, refusal, claim, |batch| {
+            let begun = batch.begin_short();
+            begun.call(Step::LookUp, &record).steps([Step::Commit])
+        });
+        // Try again if the record has expired, or was released, in between.
+        session = match told.await? {
+            Told::Answer(answer) => return Ok(answer),
+            Told::Again(session) => session,
+        };
+    }
+}
+
+pub(super) async fn take_over(
+    store: &PostgresStore,
+    claim: &Claim,
+    token: i64,
+) -> Result<Option<Lease>, StoreError> {
+    let mut tries = Tries::new(store, "the claim failed");
+    let session = tries.session().await?;
+    let fingerprint = claim.fingerprint.to_stored();
+    let mut grant = Grant::new(store, claim, Step::TakeOver);
+    let arguments = [
+        Argument::Bytes(claim.id.as_bytes()),
+        Argument::Integer(token),
+        Argument::Bytes(&fingerprint),
+        Argument::interval(claim.lease),
+        Argument::interval(claim.in_doubt_retention),
+        Argument::Integer(grant.mark.0),
+    ];
+    let granted = grant.run(&mut tries, session, |batch| {
+        batch.call(Step::TakeOver, &arguments)
+    });
+    match granted.await? {
+        Granted::Lease(lease) => Ok(Some(lease)),
+        Granted::Refused(mut session, _) => {
+            if tries.roll_back(&mut session).await.is_ok() {
+                session.release();
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// What came of a statement that grants a lease.
+enum Granted {
+    Lease(Lease),
+    /// The connection may be inside an aborted transaction.
+    Refused(Session, Refusal),
+}
+
+/// A statement that grants a lease, and the mark by which its record is recognised.
+struct Grant<'a> {
+    store: &'a PostgresStore,
+    claim: &'a Claim,
+    step: Step,
+    mark: Mark,
+    /// An answer was lost, so there may be a lease that nobody knows of.
+    is_open: bool,
+}
+
+impl<'a> Grant<'a> {
+    fn new(store: &'a PostgresStore, claim: &'a Claim, step: Step) -> Self {
+        Self {
+            store,
+            claim,
+            step,
+            mark: Mark::new(),
+            is_open: false,
+        }
+    }
+
+    /// Runs `change` under the claim's locks, in a durable transaction of its own. Its step returns what
+    /// a lease is made of.
+    async fn run(
+        &mut self,
+        tries: &mut Tries<'a>,
+        session: Session,
+        change: impl Fn(Batch<'a>) -> Batch<'a>,
+    ) -> Result<Granted, StoreError> {
+        let (store, claim) = (self.store, self.claim);
+        let outcome = tries.run(session, Purpose::Commit, |batch, _| {
+            let opened = batch.begin_short().steps([Step::Durably]);
+            change(opened.try_locks(store, Step::Open, claim)).steps([Step::Commit])
+        });
+        let outcome = outcome.await;
+        self.is_open = tries.may_be_committed;
+        let (session, refusal) = match outcome? {
+            Outcome::Through(session, answer) => match answer.row(self.step) {
+                Some(row) => return self.lease(session, row),
+                // The record did not match the statement's conditions.
+                None => (session, Refusal::RecordExists),
+            },
+            Outcome::Refused(session, refusal) => (session, refusal),
+        };
+        if !self.is_open {
+            return Ok(Granted::Refused(session, refusal));
+        }
+        let arguments = [
+            Argument::Bytes(claim.id.as_bytes()),
+            Argument::Integer(self.mark.0),
+        ];
+        let mut session = session;
+        let failed = |error| store.error("the claim could not be looked for", error);
+        tries.roll_back(&mut session).await.map_err(failed)?;
+        let found = tries.run(session, Purpose::Read, |batch, _| {
+            batch.call(Step::Granted, &arguments)
+        });
+        let (session, answer) = found.await?.through();
+        match answer.row(Step::Granted) {
+            Some(row) => self.lease(session, row),
+            None => Ok(Granted::Refused(session, refusal)),
+        }
+    }
+
+    fn lease(&mut self, session: Session, row: &PgRow) -> Result<Granted, StoreError> {
+        let lease = granted(self.claim, row)
+            .map_err(|error| self.store.error("the claim could not be read", error))?;
+        self.is_open = false;
+        session.release();
+        Ok(Granted::Lease(lease))
+    }
+}
+
+impl Drop for Grant<'_> {
+    /// Nobody will run under a lease whose answer was lost for good, so it is given back, and its record
+    /// is not in doubt.
+    fn drop(&mut self) {
+        if self.is_open
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let (store, claim) = (self.store.clone(), self.claim.clone());
+            drop(runtime.spawn(give_back(store, claim, self.step, self.mark)));
+        }
+    }
+}
+
+/// Waits until the lost session is over, and gives back what it claimed. It tries for as long as the lease
+/// would last.
+async fn give_back(store: PostgresStore, claim: Claim, step: Step, mark: Mark) {
+    const IN_DOUBT: i64 = 2;
+    const RELEASED: i64 = 4;
+    let until = from_now(claim.lease);
+    let mut pause = FIRST_PAUSE;
+    let state = if step == Step::TakeOver {
+        IN_DOUBT
+    } else {
+        RELEASED
+    };
+    let arguments = [
+        Argument::Bytes(claim.id.as_bytes()),
+        Argument::Integer(mark.0),
+        Argument::Integer(state),
+    ];
+    while Instant::now() < until {
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        let mut tries = Tries::new(&store, "a claim could not be given back");
+        let Ok(session) = tries.session().await else {
+            continue;
+        };
+        // The lost session holds the locks as long as its commit can still happen.
+        let given = tries.run(session, Purpose::Commit, |batch, _| {
+            let opened = batch.begin_short();
+            opened
+                .try_locks(&store, Step::Open, &claim)
+                .call(Step::GiveBack, &arguments)
+                .steps([Step::Commit])
+        });
+        match given.await {
+            Ok(Outcome::Through(session, _)) => return session.release(),
+            Ok(Outcome::Refused(mut session, _)) => {
+                if tries.roll_back(&mut session).await.is_ok() {
+                    session.release();
+                }
+            }
+            Err(error) => tracing::debug!(%error, "a claim could not be given back yet"),
+        }
+    }
+    tracing::warn!(
+        tool = &*claim.call.tool,
+        "a claim whose answer was lost could not be given back; it may be in doubt"
+    );
+}
+
+fn granted(claim: &Claim, row: &PgRow) -> Result<Lease, sqlx::Error> {
+    let (token, origin) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(Lease::new(claim.id, token).after(origin, attempts(row, 2)?))
+}
