@@ -62,20 +62,31 @@ impl PostgresStore {
         let claim = claim_of_nobody();
         let written = write(self, &claim).run(&mut session).await;
         self.could_write(written)?;
-        let excluded = Batch::in_full(self)
-            .steps([Step::BeginReadCommitted, Step::Backend])
-            .try_locks(self, Step::Open, &claim);
-        let excluded = excluded.run(&mut other).await;
-        let moved_to = excluded.row(Step::Backend).map(|row| row.try_get(0));
-        let moved_to = moved_to.transpose().map_err(failed)?;
-        match excluded.error {
-            None => {
-                return Err(misconfigured(
-                    "the advisory locks of this database do not exclude, or its two connections led to different databases: the store needs Postgres's own advisory locks, and all its connections must lead to one database",
-                ));
+        let key = Argument::Integer(self.inner.locks.of_key(&claim));
+        let mut moved_to = home;
+        // Each kind of lock, because an engine may have one of them only.
+        for both in [true, false] {
+            let begun = Batch::in_full(self).steps([Step::BeginReadCommitted, Step::Backend]);
+            let excluded = if both {
+                begun.try_locks(self, Step::Open, &claim)
+            } else {
+                begun.call(Step::TryLock, &[key])
+            };
+            let excluded = excluded.run(&mut other).await;
+            if let Some(row) = excluded.row(Step::Backend) {
+                moved_to = row.try_get(0).map_err(failed)?;
             }
-            Some(error) if is_refusal(&error) => {}
-            Some(error) => return Err(failed(error)),
+            match excluded.error {
+                None => {
+                    return Err(misconfigured(
+                        "the advisory locks of this database do not exclude, or its two connections led to different databases: the store needs Postgres's own advisory locks, and all its connections must lead to one database",
+                    ));
+                }
+                Some(error) if is_refusal(&error) => {}
+                Some(error) => return Err(failed(error)),
+            }
+            let left = Batch::in_full(self).steps([Step::RollBack]);
+            left.run(&mut other).await.into_result().map_err(failed)?;
         }
         let inserted = || finish(Batch::in_full(self), Mark::new(), &claim, &result());
         let first = inserted().run(&mut session).await.into_result();
@@ -93,7 +104,7 @@ impl PostgresStore {
         tries.roll_back(&mut session).await.map_err(failed)?;
         session.release();
         // The session that it had before is taken by our own transaction.
-        if moved_to.is_some_and(|session: i32| session != home) {
+        if moved_to != home {
             tracing::warn!(
                 "the connections go through a pooler that shares sessions between clients; your own queries need care there: see \"Poolers\" in docs/operating.md"
             );
@@ -185,11 +196,9 @@ fn result() -> Completion {
     Completion::new(None, Duration::from_secs(60))
 }
 
+/// Whether the first lock that was tried is taken.
 fn is_refusal(error: &sqlx::Error) -> bool {
-    matches!(
-        error::sqlstate(error).as_deref(),
-        Some(answer::NO | answer::KEY_BUSY)
-    )
+    error::sqlstate(error).as_deref() == Some(answer::NO)
 }
 
 fn misconfigured(what: impl Into<String>) -> StoreError {

@@ -148,6 +148,12 @@ async fn tables_of_another_version_are_named() {
 /// As compatible engines have them that take the call and do nothing.
 #[tokio::test]
 async fn advisory_locks_that_do_not_exclude_are_refused() {
+    for kind in ["bigint", "int, int"] {
+        locks_that_do_not_exclude(kind).await;
+    }
+}
+
+async fn locks_that_do_not_exclude(kind: &str) {
     let engine = unique("engine");
     let mut server = options().connect().await.unwrap();
     sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {engine}")))
@@ -159,10 +165,10 @@ async fn advisory_locks_that_do_not_exclude_are_refused() {
     let database = Database::on(engine.clone(), engine.clone(), |pool| pool, |store| store).await;
     told(&database, engine.clone()).await.unwrap();
     database
-        .execute(
-            "CREATE OR REPLACE FUNCTION pg_catalog.pg_try_advisory_xact_lock(bigint) \
-             RETURNS boolean LANGUAGE sql AS 'SELECT true'",
-        )
+        .execute(&format!(
+            "CREATE OR REPLACE FUNCTION pg_catalog.pg_try_advisory_xact_lock({kind}) \
+             RETURNS boolean LANGUAGE sql AS 'SELECT true'"
+        ))
         .await;
     is_misconfigured(told(&database, engine).await, "do not exclude");
 }
