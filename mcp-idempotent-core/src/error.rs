@@ -85,6 +85,8 @@ pub enum ErrorKind {
     Unauthorized,
     /// Too many calls are already waiting.
     TooManyWaiting,
+    /// The scope has begun too many new calls.
+    TooManyNewCalls,
     /// The server's set-up cannot protect this call.
     Misconfigured,
     /// The handler panicked.
@@ -109,6 +111,7 @@ impl ErrorKind {
             Self::NotCommitted => "idempotency_not_committed",
             Self::Unauthorized => "idempotency_unauthorized",
             Self::TooManyWaiting => "idempotency_too_many_waiting",
+            Self::TooManyNewCalls => "idempotency_too_many_new_calls",
             Self::Misconfigured => "idempotency_misconfigured",
             Self::HandlerPanicked => "idempotency_handler_panicked",
             Self::TransactionTooLong => "idempotency_transaction_too_long",
@@ -128,6 +131,7 @@ impl ErrorKind {
                 | Self::KeyExpired
                 | Self::Unauthorized
                 | Self::TooManyWaiting
+                | Self::TooManyNewCalls
         )
     }
 }

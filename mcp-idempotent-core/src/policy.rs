@@ -125,6 +125,10 @@ pub struct Policy {
     /// Lease mode: how long a record in doubt is kept, counted from the end of its lease. After
     /// that it counts as absent, and the same call is a new call.
     pub in_doubt_retention: Duration,
+    /// Transaction mode: how long a handler may run. At the end of this time its cancellation token
+    /// fires. If it goes on for as long again, but at most for [`Policy::LONGEST_GRACE`], it is
+    /// dropped and its transaction is rolled back. `None` means no limit but the store's.
+    pub transaction_timeout: Option<Duration>,
     /// The largest result that is stored, in encoded bytes.
     pub max_result_bytes: usize,
     /// Lease mode only: if the store cannot be reached, run the handler without any protection
@@ -148,6 +152,8 @@ impl Policy {
     pub const DEFAULT_TOMBSTONE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
     /// How long a record in doubt is kept: 90 days.
     pub const DEFAULT_IN_DOUBT_RETENTION: Duration = Duration::from_secs(90 * 24 * 60 * 60);
+    /// How long a handler may go on after its [timeout](Self::transaction_timeout): at most 5 seconds.
+    pub const LONGEST_GRACE: Duration = Duration::from_secs(5);
     /// The largest stored result: 1 MiB.
     pub const DEFAULT_MAX_RESULT_BYTES: usize = 1024 * 1024;
 
@@ -179,6 +185,7 @@ impl Default for Policy {
             on_doubt: OnDoubt::default(),
             verify_timeout: Self::DEFAULT_VERIFY_TIMEOUT,
             in_doubt_retention: Self::DEFAULT_IN_DOUBT_RETENTION,
+            transaction_timeout: None,
             max_result_bytes: Self::DEFAULT_MAX_RESULT_BYTES,
             run_unprotected_when_store_is_unavailable: false,
         }

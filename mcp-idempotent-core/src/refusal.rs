@@ -20,6 +20,9 @@ use crate::{
 /// How long callers are told to wait before asking again about a running call.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// How long callers are told to wait when they have used up their quota.
+const QUOTA_AFTER: Duration = Duration::from_secs(60);
+
 /// How long callers are told to wait before a call in doubt is verified again.
 const VERIFY_AFTER: Duration = Duration::from_secs(5);
 
@@ -137,6 +140,18 @@ pub(crate) fn gave_up() -> Refusal {
          again with the same key.",
     )
     .with_retry_after(RETRY_AFTER)
+}
+
+/// The scope has no new call left in its quota.
+pub(crate) fn too_many_new_calls() -> Refusal {
+    Refusal::new(
+        ErrorKind::TooManyNewCalls,
+        CommitOutcome::NotCommitted,
+        Action::Wait,
+        "This caller has begun too many new calls. This one was not executed. Wait, then send it \
+         again with the same key.",
+    )
+    .with_retry_after(QUOTA_AFTER)
 }
 
 pub(crate) fn too_many_waiting() -> Refusal {

@@ -29,6 +29,7 @@ const KNOWN: &[&str] = &[
     "on_doubt",
     "verify_timeout",
     "in_doubt_retention",
+    "transaction_timeout",
     "max_result_bytes",
     "run_unprotected_when_store_is_unavailable",
     "idempotency",
@@ -146,8 +147,14 @@ impl Args {
                 self.key_argument = Some(pointer(&name, &literal)?);
             }
             "ignore" => self.ignored = ignored(input, &name)?,
-            "retention" | "window" | "tombstone" | "lease" | "heartbeat" | "verify_timeout"
-            | "in_doubt_retention" => {
+            "retention"
+            | "window"
+            | "tombstone"
+            | "lease"
+            | "heartbeat"
+            | "verify_timeout"
+            | "in_doubt_retention"
+            | "transaction_timeout" => {
                 let duration = duration(input, &name)?;
                 self.durations.push((name.clone(), duration));
             }

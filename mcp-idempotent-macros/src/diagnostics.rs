@@ -129,6 +129,16 @@ pub(crate) fn lease_in_transaction(name: &Ident) -> Error {
     )
 }
 
+pub(crate) fn timeout_without_transaction(name: &Ident) -> Error {
+    Error::new_spanned(
+        name,
+        format!(
+            "expected no `{name}`, found one on a tool without a `&mut` transaction\n\
+             a handler in lease mode runs for as long as it needs; remove `{name}`"
+        ),
+    )
+}
+
 pub(crate) fn attempt_in_transaction(at: &impl ToTokens) -> Error {
     Error::new_spanned(
         at,

@@ -105,6 +105,9 @@ fn check_durations(args: &Args, errors: &mut Errors) {
             }
         }
     }
+    if let Some((name, _)) = args.duration("transaction_timeout") {
+        errors.push(diagnostics::timeout_without_transaction(name));
+    }
     if let Some((name, _)) = args.duration("verify_timeout")
         && !matches!(args.on_doubt, Some((_, OnDoubt::Verify(_))))
     {
@@ -170,9 +173,6 @@ fn emit(args: &Args, target: Target) -> TokenStream {
     }
 }
 
-/// How many fields a `PolicyOverride` has.
-const POLICY_FIELDS: usize = 16;
-
 /// The options as a constant.
 fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
     let base = if target.is_transaction() {
@@ -183,10 +183,9 @@ fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
     let mut fields = Vec::new();
     let policy = policy(args, runtime);
     if !policy.is_empty() {
-        // Clippy would warn the author about `..NONE` if every field is given.
-        let rest = (policy.len() < POLICY_FIELDS).then(|| quote!(..#runtime::PolicyOverride::NONE));
+        // No tool gives every field, because some belong to one mode only.
         fields.push(quote! {
-            policy: #runtime::PolicyOverride { #(#policy,)* #rest }
+            policy: #runtime::PolicyOverride { #(#policy,)* ..#runtime::PolicyOverride::NONE }
         });
     }
     if let Some(name) = args.key_argument.as_ref().and_then(|it| it.name.as_ref()) {

@@ -6,6 +6,7 @@ use super::{
     Engine, Inner,
     flight::{Flights, WaiterLimits},
     lease::Heart,
+    quota::Quota,
     rotation::Rotation,
     secret::SecretCheck,
 };
@@ -21,6 +22,7 @@ pub struct EngineBuilder<S> {
     previous_application: Option<Application>,
     rotation_period: Duration,
     waiters: WaiterLimits,
+    quota: Option<(u32, Duration)>,
 }
 
 impl<S: Store> EngineBuilder<S> {
@@ -36,6 +38,7 @@ impl<S: Store> EngineBuilder<S> {
                 per_key: 4096,
                 per_process: 65_536,
             },
+            quota: None,
         }
     }
 
@@ -106,6 +109,24 @@ impl<S: Store> EngineBuilder<S> {
         self
     }
 
+    /// Limits how many new calls each scope may begin in each `period`, over all processes that share
+    /// the store. Further ones are refused as `idempotency_too_many_new_calls`. Replays and
+    /// duplicates of running calls are not counted, and calls that leave no record are. Default: no
+    /// limit.
+    ///
+    /// The quota is handed out in up to 16 equal parts, each for one period, which need not begin at
+    /// the same time. So a scope may begin up to twice as many calls in some interval of that length.
+    /// A process keeps the part that it was given, so a scope whose calls go to several processes may
+    /// be refused up to a sixteenth per process too early. The store is asked once for each part.
+    /// While a secret is replaced, both secrets have a quota of their own.
+    ///
+    /// A quota of zero counts as one, and a period is at least one second.
+    #[must_use]
+    pub const fn with_new_calls_per_scope(mut self, most: u32, period: Duration) -> Self {
+        self.quota = Some((most, period));
+        self
+    }
+
     /// Builds the engine.
     #[must_use]
     pub fn build(self) -> Engine<S> {
@@ -125,6 +146,9 @@ impl<S: Store> EngineBuilder<S> {
                 rotation,
                 secret_check: SecretCheck::default(),
                 flights: Arc::new(Flights::new(self.waiters)),
+                quota: self
+                    .quota
+                    .map(|(most, period)| Arc::new(Quota::new(most, period))),
                 heart: Arc::new(Heart::new()),
             }),
         }

@@ -7,22 +7,24 @@ use tracing::Instrument as _;
 
 use super::{
     Engine,
+    failure::{Failed, Failure, Rules, failed_with},
     flight::{Entry, Leader, Ticket, Wake},
     handler,
     lead::{Lead, is_running},
+    quota::NotAllowed,
     request::Request,
-    rotation::guard::Under,
+    rotation::guard::{Guard, Under},
     secret::Unchecked,
 };
 use crate::{
     answer::{Answer, Replay, answer_from},
     error::Refusal,
     fingerprint::Identity,
-    policy::{OnDoubt, Policy, Wait},
+    policy::{Policy, Wait},
     record::{Record, RecordState},
     refusal,
-    store::{Claim, Claimed, Store, StoreError, StoreErrorKind},
-    telemetry::{Mode, ObservedCall, Outcome},
+    store::{Claim, Claimed, Store, StoreErrorKind},
+    telemetry::{ObservedCall, Outcome},
 };
 
 /// The first pause between two claims of a key that another process holds. It doubles up to
@@ -33,14 +35,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often a claim is repeated after the database has refused to serialise it.
 const CLAIM_REPEATS: u32 = 3;
-
-/// How a call's mode and policy treat obstacles.
-#[derive(Clone, Copy)]
-pub(super) struct Rules {
-    pub(super) mode: Mode,
-    pub(super) fail_open: bool,
-    pub(super) on_doubt: OnDoubt,
-}
 
 /// How a call continues.
 pub(super) enum Led<C> {
@@ -91,7 +85,7 @@ impl<S: Store> Engine<S> {
         claim_with: impl Fn(Claim, Option<Under>) -> F,
     ) -> Led<C>
     where
-        F: Future<Output = Result<Claimed<C>, StoreError>>,
+        F: Future<Output = Result<Claimed<C>, Failed>>,
     {
         let observed = request.observe(&self.inner.application, rules.mode);
         let span = observed.span();
@@ -123,7 +117,7 @@ impl<S: Store> Engine<S> {
         claim_with: impl Fn(Claim, Option<Under>) -> F,
     ) -> Led<C>
     where
-        F: Future<Output = Result<Claimed<C>, StoreError>>,
+        F: Future<Output = Result<Claimed<C>, Failed>>,
     {
         let identity = &request.identity;
         if let Err(refusal) = request.check().await {
@@ -199,7 +193,7 @@ impl<S: Store> Engine<S> {
         claim_with: impl Fn(Claim, Option<Under>) -> F,
     ) -> Led<C>
     where
-        F: Future<Output = Result<Claimed<C>, StoreError>>,
+        F: Future<Output = Result<Claimed<C>, Failed>>,
     {
         let identity = &request.identity;
         let claim = request.claim(&self.inner.application);
@@ -207,6 +201,23 @@ impl<S: Store> Engine<S> {
         let mut waiting = None;
         let mut repeats = 0;
         let mut guard = None;
+        let mut allowance = match self.allow(request).await {
+            Ok(allowed) => allowed,
+            Err(NotAllowed::Refused(refusal)) => {
+                leader.step_down();
+                return refusal.into();
+            }
+            Err(NotAllowed::Store(error)) => match failed_with(&error, None, false, rules) {
+                Failure::FailOpen => {
+                    leader.step_down();
+                    return Led::FailOpen;
+                }
+                _ => {
+                    leader.fail();
+                    return refusal::store_unavailable(error).into();
+                }
+            },
+        };
         loop {
             let claimed = match self
                 .guarded(&mut guard, request, (rules.mode, rules.on_doubt), &claim)
@@ -218,8 +229,6 @@ impl<S: Store> Engine<S> {
                 Ok(Claimed::Found(record)) => Ok(Claimed::Found(record)),
                 Err(error) => Err(error),
             };
-            // Under the previous id. Nothing may run unprotected after an attempt that may have acted.
-            let in_doubt = guard.as_ref().is_some_and(|guard| guard.under.in_doubt);
             // Ask again, because the permission may have been withdrawn while another process held
             // the key.
             if waiting.is_some()
@@ -233,6 +242,9 @@ impl<S: Store> Engine<S> {
             match claimed {
                 Ok(Claimed::New(held)) => {
                     leader.running();
+                    if let Some(allowance) = allowance.take() {
+                        allowance.spend();
+                    }
                     if let Some(guard) = &mut guard {
                         guard.claimed();
                     }
@@ -258,33 +270,33 @@ impl<S: Store> Engine<S> {
                     return Led::Answer(answer_from(record, identity, rules.on_doubt, false));
                 }
                 Ok(Claimed::InProgress) => leader.found_running(),
-                Err(error)
+                Err(Failed { error, .. })
                     if error.kind() == StoreErrorKind::Conflict && repeats < CLAIM_REPEATS =>
                 {
                     repeats += 1;
                     continue;
                 }
-                // The call was seen running elsewhere. Its effect is unknown, and nothing may run
-                // beside it.
-                Err(error) if waiting.is_some() && error.is_transient() => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "the idempotency store failed while a call waited for one that is running elsewhere"
-                    );
-                    leader.fail();
-                    return refusal::in_progress(identity.kind).into();
-                }
-                Err(error) if rules.fail_open && !in_doubt && error.is_transient() => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "the idempotency store failed; the handler runs without any protection"
-                    );
-                    leader.step_down();
-                    return Led::FailOpen;
-                }
-                Err(error) => {
-                    leader.fail();
-                    return refusal::store_unavailable(error).into();
+                Err(Failed { error, in_doubt }) => {
+                    let in_doubt = in_doubt.or_else(|| guard.as_ref().and_then(Guard::in_doubt));
+                    let answer = match failed_with(&error, in_doubt, waiting.is_some(), rules) {
+                        Failure::InDoubt(record) => {
+                            leader.share(&record);
+                            answer_from(record, identity, rules.on_doubt, false)
+                        }
+                        Failure::InProgress => {
+                            leader.fail();
+                            refusal::in_progress(identity.kind).into()
+                        }
+                        Failure::FailOpen => {
+                            leader.step_down();
+                            return Led::FailOpen;
+                        }
+                        Failure::Unavailable => {
+                            leader.fail();
+                            refusal::store_unavailable(error).into()
+                        }
+                    };
+                    return Led::Answer(answer);
                 }
             }
             let now = Instant::now();
@@ -336,7 +348,7 @@ fn warn_of_doubt(record: &Record, request: &Request<'_>) {
 }
 
 /// Whether a caller that waited for another process now has the claim or an answer.
-fn ends_the_wait<C>(claimed: &Result<Claimed<C>, StoreError>) -> bool {
+fn ends_the_wait<C>(claimed: &Result<Claimed<C>, Failed>) -> bool {
     match claimed {
         Ok(Claimed::New(_) | Claimed::Conflict) => true,
         Ok(Claimed::Found(record)) => !matches!(record.state, RecordState::InProgress { .. }),

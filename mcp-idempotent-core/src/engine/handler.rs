@@ -4,9 +4,10 @@
 use std::{cell::RefCell, fmt, future::Future, panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt as _;
+use tokio::{sync::watch, time::sleep};
 use tracing::Instrument as _;
 
-use crate::{fingerprint::RecordId, telemetry::ObservedCall};
+use crate::{fingerprint::RecordId, policy::Policy, telemetry::ObservedCall};
 
 tokio::task_local! {
     /// The records whose handlers run in this task. A call that would wait for itself is refused.
@@ -19,7 +20,7 @@ tokio::task_local! {
 pub enum Interrupted {
     /// It panicked. The panic hook has already reported it.
     Panicked,
-    /// It held its transaction for longer than the store allows, and was dropped.
+    /// It held its transaction for longer than its policy or the store allows, and was dropped.
     OverTime,
 }
 
@@ -72,11 +73,62 @@ pub async fn bounded<T>(
     }
 }
 
-/// Resolves after `limit`, the longest time a handler may hold its transaction. Never resolves
-/// without a limit.
-pub async fn after(limit: Option<Duration>) {
+/// Tells a handler in transaction mode to stop. Clones tell the same handler.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(watch::Sender<bool>);
+
+impl Stop {
+    /// Tells the handler to stop.
+    pub fn tell(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Resolves when the handler is told to stop.
+    pub async fn told(&self) {
+        // The channel lives as long as this.
+        drop(self.0.subscribe().wait_for(|told| *told).await);
+    }
+}
+
+/// How long a handler may hold its transaction.
+#[derive(Debug, Clone, Copy)]
+pub struct TimeLimit {
+    told: Option<Duration>,
+    dropped: Option<Duration>,
+}
+
+impl TimeLimit {
+    /// The limit of a policy in a store; see [`Policy::transaction_timeout`] and
+    /// [`Store::transaction_limit`](crate::Store::transaction_limit). The store's limit includes the
+    /// grace, which is then a tenth of it.
+    #[must_use]
+    pub fn new(policy: &Policy, of_store: Option<Duration>) -> Self {
+        let shorter = |one: Option<Duration>, other| one.into_iter().chain(other).min();
+        let timeout = policy.transaction_timeout;
+        let grace = |time: Duration| time.min(Policy::LONGEST_GRACE);
+        Self {
+            told: shorter(timeout, of_store.map(|limit| limit - grace(limit / 10))),
+            dropped: shorter(timeout.map(|time| time + grace(time)), of_store),
+        }
+    }
+
+    /// Tells the handler to stop when its time is over, and resolves when it must be dropped.
+    pub async fn over(self, stop: &Stop) {
+        let told = async {
+            after(self.told).await;
+            stop.tell();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = after(self.dropped) => {}
+            () = told => {}
+        }
+    }
+}
+
+async fn after(limit: Option<Duration>) {
     match limit {
-        Some(limit) => tokio::time::sleep(limit).await,
+        Some(limit) => sleep(limit).await,
         None => std::future::pending().await,
     }
 }

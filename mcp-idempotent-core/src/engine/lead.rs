@@ -75,6 +75,14 @@ impl Lead {
         completion
     }
 
+    /// Resolves when the guard of the call's previous identity is lost.
+    pub(super) async fn guard_lost(&self) {
+        match &self.guard {
+            Some(guard) => guard.lost().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Ends the guard of the call's previous identity.
     pub(super) async fn end_guard(&mut self, end: GuardEnd) {
         if let Some(guard) = self.guard.take() {

@@ -8,6 +8,7 @@
 mod builder;
 mod claim;
 mod detach;
+mod failure;
 mod flight;
 mod handler;
 mod late;
@@ -16,6 +17,7 @@ mod lease;
 mod lent;
 mod operator;
 mod plan;
+mod quota;
 mod request;
 mod rotation;
 mod secret;
@@ -37,7 +39,7 @@ pub use self::{
     builder::EngineBuilder,
     detach::DetachOnDrop,
     flight::Round,
-    handler::{Interrupted, after, bounded},
+    handler::{Interrupted, Stop, TimeLimit, bounded},
     late::{BeginError, Ending, LateTransaction, Left},
     lease::{Begun, InDoubtCall, LeaseAttempt, LeaseHandle, NotCurrent, Verdict, Verify},
     lent::{Borrowed, Closed, Lent, NotLent},
@@ -46,7 +48,7 @@ pub use self::{
     transaction::TransactionAttempt,
 };
 
-use self::{flight::Flights, lease::Heart, rotation::Rotation, secret::SecretCheck};
+use self::{flight::Flights, lease::Heart, quota::Quota, rotation::Rotation, secret::SecretCheck};
 
 /// Recognises retries and runs each call once. Cheap to clone; clones share everything.
 pub struct Engine<S> {
@@ -60,6 +62,8 @@ struct Inner<S> {
     rotation: Option<Rotation>,
     secret_check: SecretCheck,
     flights: Arc<Flights>,
+    /// How many new calls a scope may begin, if that is limited.
+    quota: Option<Arc<Quota>>,
     heart: Arc<Heart<S>>,
 }
 

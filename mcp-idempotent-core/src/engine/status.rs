@@ -24,7 +24,11 @@ impl<S: Store> Engine<S> {
             .map_err(Refusal::into_unanswered)
     }
 
-    async fn look(&self, call: CallInfo, identity: &Identity) -> Result<Inspected, Refusal> {
+    pub(super) async fn look(
+        &self,
+        call: CallInfo,
+        identity: &Identity,
+    ) -> Result<Inspected, Refusal> {
         self.inner
             .check_secret()
             .await

@@ -10,8 +10,9 @@ use tracing::Instrument as _;
 
 use super::{
     Engine, Request,
-    claim::{Led, Rules},
-    handler::{self, Interrupted},
+    claim::Led,
+    failure::Rules,
+    handler::{self, Interrupted, Stop, TimeLimit},
     lead::Lead,
     plan::{self, TransactionPlan},
     rotation::guard::GuardEnd,
@@ -52,7 +53,7 @@ impl<S: TransactionStore> Engine<S> {
         let led = self
             .lead(&request, RULES, |claim, _| {
                 let store = &self.inner.store;
-                async move { store.begin(&claim.call, Some(&claim)).await }
+                async move { Ok(store.begin(&claim.call, Some(&claim)).await?) }
             })
             .await;
         match led {
@@ -61,6 +62,7 @@ impl<S: TransactionStore> Engine<S> {
                 TransactionAttempt {
                     store: Arc::clone(&self.inner.store),
                     lead,
+                    stop: Stop::default(),
                 },
             )),
             Led::Answer(answer) => Err(answer),
@@ -74,22 +76,39 @@ impl<S: TransactionStore> Engine<S> {
 pub struct TransactionAttempt<S: TransactionStore> {
     store: Arc<S>,
     lead: Box<Lead>,
+    stop: Stop,
 }
 
 impl<S: TransactionStore> TransactionAttempt<S> {
-    /// Runs the handler in this task, for at most as long as the store lets it hold its
-    /// transaction.
+    /// Tells the handler to stop: its time is over, or its call can no longer be committed. Take it
+    /// before [`run`](Self::run).
+    #[must_use]
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Runs the handler in this task, for at most as long as its policy and the store let it hold
+    /// its transaction.
     ///
     /// # Errors
     ///
     /// [`Interrupted`]. Finish the attempt with a result of kind
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
-        let over_time = handler::after(self.store.transaction_limit());
-        let Lead {
-            identity, observed, ..
-        } = &*self.lead;
-        handler::run(identity.id, observed, over_time, handler).await
+        let lead = &*self.lead;
+        let limit = TimeLimit::new(&lead.policy, self.store.transaction_limit());
+        let over_time = async {
+            let lost = async {
+                lead.guard_lost().await;
+                self.stop.tell();
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = limit.over(&self.stop) => {}
+                () = lost => {}
+            }
+        };
+        handler::run(lead.identity.id, &lead.observed, over_time, handler).await
     }
 
     /// Ends the transaction as the handler's result and the policy require, and returns the
@@ -102,7 +121,9 @@ impl<S: TransactionStore> TransactionAttempt<S> {
         transaction: Option<S::Transaction>,
         result: &R,
     ) -> Answer {
-        let Self { store, mut lead } = self;
+        let Self {
+            store, mut lead, ..
+        } = self;
         let mut observed = lead.handled(result.kind());
         let span = observed.span();
         let answer = async {

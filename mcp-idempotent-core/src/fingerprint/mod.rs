@@ -66,6 +66,20 @@ impl RecordId {
         Self(hash.finish())
     }
 
+    /// The id of the record of one of a scope's tickets.
+    pub(crate) fn of_ticket(
+        application: &Application,
+        scope: &Scope,
+        number: u32,
+        secret: Option<&Secret>,
+    ) -> Self {
+        let hash = FieldHash::new(secret.map(Secret::keyed_hash), hash::TICKET)
+            .field(application.as_str())
+            .field(scope.as_str())
+            .field(number.to_be_bytes());
+        Self(hash.finish())
+    }
+
     /// The id of an explicit key's record.
     #[must_use]
     pub fn of_explicit(
@@ -180,11 +194,12 @@ impl Fingerprint {
         }
     }
 
-    /// A fingerprint of a guard's mark. Version 0 keeps it apart from the fingerprints of calls.
-    pub(crate) fn of_guard_mark(mark: RecordId) -> Self {
+    /// The fingerprint of a record of the engine's own. Version 0 keeps it apart from the
+    /// fingerprints of calls.
+    pub(crate) fn of_no_call(id: RecordId) -> Self {
         Self {
             version: 0,
-            digest: mark.0,
+            digest: id.0,
         }
     }
 

@@ -78,6 +78,7 @@ impl Policy {
             ("verify_timeout", Some(self.verify_timeout)),
             ("in_doubt_retention", Some(self.in_doubt_retention)),
             ("wait", wait),
+            ("transaction_timeout", self.transaction_timeout),
         ] {
             let Some(lasts) = lasts else { continue };
             if lasts.is_zero() || lasts > Self::LONGEST {

@@ -53,6 +53,8 @@ pub struct PolicyOverride {
     pub verify_timeout: Option<Duration>,
     /// See [`Policy::in_doubt_retention`].
     pub in_doubt_retention: Option<Duration>,
+    /// See [`Policy::transaction_timeout`].
+    pub transaction_timeout: Option<Duration>,
     /// See [`Policy::max_result_bytes`].
     pub max_result_bytes: Option<usize>,
     /// See [`Policy::run_unprotected_when_store_is_unavailable`].
@@ -76,6 +78,7 @@ impl PolicyOverride {
         on_doubt: None,
         verify_timeout: None,
         in_doubt_retention: None,
+        transaction_timeout: None,
         max_result_bytes: None,
         run_unprotected_when_store_is_unavailable: None,
     };
@@ -101,6 +104,7 @@ impl PolicyOverride {
             on_doubt,
             verify_timeout,
             in_doubt_retention,
+            transaction_timeout,
             max_result_bytes,
             run_unprotected_when_store_is_unavailable,
         } = self;
@@ -130,6 +134,7 @@ impl PolicyOverride {
             verify_timeout: verify_timeout.unwrap_or(base.verify_timeout),
             in_doubt_retention: in_doubt_retention
                 .unwrap_or_else(|| base.in_doubt_retention.max(longest_said)),
+            transaction_timeout: transaction_timeout.or(base.transaction_timeout),
             max_result_bytes: max_result_bytes.unwrap_or(base.max_result_bytes),
             run_unprotected_when_store_is_unavailable: run_unprotected_when_store_is_unavailable
                 .unwrap_or(base.run_unprotected_when_store_is_unavailable),
@@ -142,7 +147,8 @@ impl PolicyOverride {
     /// # Errors
     ///
     /// Whatever [`Policy::check`] refuses. Also a rule of this tool that would have no effect: a
-    /// lease rule in transaction mode, or [`Policy::verify_timeout`] without [`OnDoubt::Verify`].
+    /// lease rule in transaction mode, [`Policy::transaction_timeout`] in lease mode, or
+    /// [`Policy::verify_timeout`] without [`OnDoubt::Verify`].
     pub fn for_tool(
         &self,
         base: &Policy,
@@ -163,6 +169,11 @@ impl PolicyOverride {
         if self.verify_timeout.is_some() && !asks && of != PolicyUse::Server {
             return Err(InvalidPolicy::new(
                 "`verify_timeout` without OnDoubt::Verify; nothing is asked, so it would have no effect: leave it out".to_owned(),
+            ));
+        }
+        if self.transaction_timeout.is_some() && matches!(of, PolicyUse::Lease { .. }) {
+            return Err(InvalidPolicy::new(
+                "lease mode with `transaction_timeout`; that is a rule of transaction mode and would have no effect: leave it out".to_owned(),
             ));
         }
         policy.check(of, transaction_limit)?;

@@ -49,6 +49,8 @@ pub enum Outcome {
     Unauthorized,
     /// Refused: too many calls are waiting.
     TooManyWaiting,
+    /// Refused: the scope has begun too many new calls.
+    TooManyNewCalls,
     /// Refused: the server's set-up cannot protect this call.
     Misconfigured,
     /// Refused: the key is malformed, or two sources gave different keys.
@@ -84,6 +86,7 @@ impl Outcome {
         Self::NotCommitted,
         Self::Unauthorized,
         Self::TooManyWaiting,
+        Self::TooManyNewCalls,
         Self::Misconfigured,
         Self::KeyInvalid,
         Self::KeyRequired,
@@ -115,6 +118,7 @@ impl Outcome {
             Self::NotCommitted => "not_committed",
             Self::Unauthorized => "unauthorized",
             Self::TooManyWaiting => "too_many_waiting",
+            Self::TooManyNewCalls => "too_many_new_calls",
             Self::Misconfigured => "misconfigured",
             Self::KeyInvalid => "key_invalid",
             Self::KeyRequired => "key_required",
@@ -136,6 +140,7 @@ pub(super) const fn of_refusal(refusal: &Refusal) -> Outcome {
         ErrorKind::NotCommitted => Outcome::NotCommitted,
         ErrorKind::Unauthorized => Outcome::Unauthorized,
         ErrorKind::TooManyWaiting => Outcome::TooManyWaiting,
+        ErrorKind::TooManyNewCalls => Outcome::TooManyNewCalls,
         ErrorKind::Misconfigured => Outcome::Misconfigured,
         ErrorKind::HandlerPanicked | ErrorKind::TransactionTooLong => Outcome::Interrupted,
     }

@@ -136,6 +136,9 @@ fn every_duration_is_more_than_nothing_and_at_most_a_hundred_years() {
             policy.in_doubt_retention = lasts;
         }),
         ("wait", |policy, lasts| policy.wait = Wait::UpTo(lasts)),
+        ("transaction_timeout", |policy, lasts| {
+            policy.transaction_timeout = Some(lasts);
+        }),
     ] {
         for lasts in [Duration::ZERO, Policy::LONGEST + Duration::from_nanos(1)] {
             let message = refused(|policy| set(policy, lasts)).unwrap();
@@ -237,6 +240,7 @@ fn one_that_says_everything() -> (PolicyOverride, Policy) {
     policy.on_doubt = OnDoubt::Rerun;
     policy.verify_timeout = seconds(6);
     policy.in_doubt_retention = seconds(7);
+    policy.transaction_timeout = Some(seconds(9));
     policy.max_result_bytes = 8;
     policy.run_unprotected_when_store_is_unavailable = true;
     let said = PolicyOverride {
@@ -254,6 +258,7 @@ fn one_that_says_everything() -> (PolicyOverride, Policy) {
         on_doubt: Some(OnDoubt::Rerun),
         verify_timeout: Some(seconds(6)),
         in_doubt_retention: Some(seconds(7)),
+        transaction_timeout: Some(seconds(9)),
         max_result_bytes: Some(8),
         run_unprotected_when_store_is_unavailable: Some(true),
     };
@@ -278,7 +283,7 @@ fn an_override_has_every_field_of_a_policy_and_each_goes_over_the_servers() {
     assert_eq!(PolicyOverride::NONE.over(&policy), policy);
     assert_eq!(PolicyOverride::NONE, PolicyOverride::default());
     assert_eq!(fields(&said), fields(&policy));
-    assert_eq!(fields(&said).len(), 16);
+    assert_eq!(fields(&said).len(), 17);
     // None of the values is the default, or the test would not see that it goes over.
     let default = Policy::default();
     let differing = format!("{policy:#?}");

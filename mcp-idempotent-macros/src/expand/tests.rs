@@ -160,6 +160,7 @@ fn what_a_server_would_refuse_at_every_call_does_not_compile() {
         quote!(verify_timeout = "10s"),
         quote!(verify_timeout = "10s", on_doubt = rerun),
         quote!(max_result_bytes = 0),
+        quote!(transaction_timeout = "10s"),
     ] {
         assert!(does_not_compile(args.clone()), "{args}");
     }

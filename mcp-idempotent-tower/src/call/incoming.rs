@@ -2,6 +2,7 @@
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{Scope, engine::Round};
+use tokio_util::sync::CancellationToken;
 
 use super::Object;
 use super::scope::{AuthorizeHook, Denied, NoScope, ScopeSource};
@@ -16,6 +17,10 @@ pub(crate) trait Incoming: Send + Sync + 'static {
 
     /// Which round of a multi round-trip call it is.
     fn round(&self) -> Round;
+
+    /// Gives the handler a cancellation token of its own, which also fires with the caller's, and
+    /// returns it.
+    fn own_token(&mut self) -> CancellationToken;
 
     /// Removes the key argument that was added to the tool's schema.
     fn remove_argument(&mut self, name: &str);

@@ -20,6 +20,7 @@ pub(crate) mod run;
 pub(crate) mod schema;
 pub mod scope;
 mod seal;
+mod told;
 mod tool_call;
 pub(crate) mod tx;
 mod unleased;

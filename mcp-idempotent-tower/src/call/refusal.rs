@@ -76,9 +76,9 @@ pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Refusal {
         ),
         (Interrupted::OverTime, _) => (
             ErrorKind::TransactionTooLong,
-            Action::AskOperator,
+            Action::RetrySameKey,
             "The tool held its database transaction for longer than the server allows and was \
-             stopped; nothing was committed.",
+             stopped; nothing was committed. It may be sent again with the same key.",
         ),
         (_, CommitOutcome::NotCommitted) => (
             ErrorKind::HandlerPanicked,

@@ -17,6 +17,7 @@ use super::{
     reply::Reply,
     returned::{Seen, hand_back},
     rules::Rules,
+    told::until_told,
     unprotected,
     verify::VerifyCall,
 };
@@ -54,7 +55,8 @@ where
         Ok(Ok(begun)) => begun,
     };
     let lent = Lent::new(transaction);
-    let handler = handler(*call, lent.clone());
+    let (stop, token) = (attempt.stop(), call.own_token());
+    let handler = until_told(stop, token, handler(*call, lent.clone()));
     let running = rules.idempotency.one_more();
     let must_write = rules.must_write;
     DetachOnDrop::new(async move {

@@ -11,6 +11,7 @@ use rmcp::{
     service::RequestContext,
 };
 use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     attempt::Attempt,
@@ -129,8 +130,7 @@ impl ToolCall {
     {
         self.context.extensions.insert(attempt.clone());
         self.context.extensions.insert(InLeaseMode);
-        self.context.ct = self.context.ct.child_token();
-        let ct = self.context.ct.clone();
+        let ct = self.own_token();
         // Calling the handler may panic too, before there is a future.
         Box::pin(attempt.during(ct, async move { handler(self).await }))
     }
@@ -152,6 +152,11 @@ impl ToolCall {
 }
 
 impl Incoming for ToolCall {
+    fn own_token(&mut self) -> CancellationToken {
+        self.context.ct = self.context.ct.child_token();
+        self.context.ct.clone()
+    }
+
     fn tool(&self) -> &str {
         &self.params.name
     }

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
     CallInfo, CommitOutcome, DetachOnDrop, HandlerResult, Lent, OnDoubt, OnError, Refusal,
     ResultKind, Store, StoreError, TransactionStore,
-    engine::{after, bounded},
+    engine::{Stop, TimeLimit, bounded},
     refusal,
     store::{Claimed, End, StoreErrorKind},
     telemetry::{ObservedCall, Outcome},
@@ -22,6 +22,7 @@ use super::{
     reply::Reply,
     returned::hand_back,
     rules::Rules,
+    told::until_told,
     unleased::{ClosedOnDrop, Unleased},
 };
 
@@ -29,7 +30,7 @@ use super::{
 pub(super) async fn in_transaction<S, C, R>(
     rules: Rules<S>,
     (info, observed): Unprotected,
-    call: Box<C>,
+    mut call: Box<C>,
     handler: impl FnOnce(C, Lent<S>) -> BoxFuture<'static, R> + Send,
 ) -> Reply<R>
 where
@@ -54,14 +55,16 @@ where
         }
     };
     let lent = Lent::new(transaction);
-    let handler = handler(*call, lent.clone());
+    let (stop, token) = (Stop::default(), call.own_token());
+    let handler = until_told(stop.clone(), token, handler(*call, lent.clone()));
+    let limit = TimeLimit::new(&rules.policy, store.transaction_limit());
     let running = rules.idempotency.one_more();
     let (must_write, on_error) = (rules.must_write, rules.policy.on_error);
     DetachOnDrop::new(async move {
         let _running = running;
         let timed = observed.handler();
         let span = observed.span();
-        let ran = bounded(after(store.transaction_limit()), handler)
+        let ran = bounded(limit.over(&stop), handler)
             .instrument(span.clone())
             .await;
         drop(timed);

@@ -25,6 +25,7 @@ const SAID: &[(ErrorKind, &[(CommitOutcome, Action)])] = {
         ),
         (ErrorKind::KeyExpired, &[(Unknown, UseNewKey)]),
         (ErrorKind::TooManyWaiting, &[(Unknown, Wait)]),
+        (ErrorKind::TooManyNewCalls, &[(NotCommitted, Wait)]),
         (ErrorKind::Unauthorized, &[(Unknown, AskOperator)]),
         (
             ErrorKind::OutcomeUnknown,
@@ -53,7 +54,7 @@ const SAID: &[(ErrorKind, &[(CommitOutcome, Action)])] = {
         ),
         (
             ErrorKind::TransactionTooLong,
-            &[(NotCommitted, AskOperator), (Unknown, AskOperator)],
+            &[(NotCommitted, RetrySameKey), (Unknown, AskOperator)],
         ),
         (
             ErrorKind::Misconfigured,

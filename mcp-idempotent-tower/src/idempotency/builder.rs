@@ -163,6 +163,15 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
+    /// Limits how many new calls each scope may begin in each `period`, over all processes that share the
+    /// store. What exactly it bounds is said at
+    /// [`EngineBuilder::with_new_calls_per_scope`](mcp_idempotent_core::engine::EngineBuilder::with_new_calls_per_scope).
+    #[must_use]
+    pub fn with_new_calls_per_scope(mut self, most: u32, period: Duration) -> Self {
+        self.engine = self.engine.with_new_calls_per_scope(most, period);
+        self
+    }
+
     /// Sends refusals as tool results with `isError`, for hosts that hide protocol errors from the model.
     #[must_use]
     pub fn with_refusals_as_results(mut self, yes: bool) -> Self {

@@ -230,6 +230,15 @@ impl<S> Rule<S> {
         self
     }
 
+    /// Transaction mode: how long the handler may run. Then its cancellation token fires. If it goes on for
+    /// as long again (at most 5 s), it is dropped and its writes are rolled back. By default only the
+    /// store's limit counts.
+    #[must_use]
+    pub const fn with_transaction_timeout(mut self, timeout: Duration) -> Self {
+        self.policy.transaction_timeout = Some(timeout);
+        self
+    }
+
     /// What happens to a call whose result is past its retention.
     #[must_use]
     pub const fn with_on_expired(mut self, on_expired: OnExpired) -> Self {
@@ -302,6 +311,7 @@ mod tests {
             .with_rerun_in_doubt()
             .with_verify_timeout(seconds(6))
             .with_in_doubt_retention(seconds(7))
+            .with_transaction_timeout(seconds(9))
             .with_max_result_bytes(8)
             .with_run_unprotected_when_store_is_unavailable(true);
         // Without `..`, so that a new field is not forgotten.
@@ -320,6 +330,7 @@ mod tests {
             on_doubt: Some(OnDoubt::Rerun),
             verify_timeout: Some(seconds(6)),
             in_doubt_retention: Some(seconds(7)),
+            transaction_timeout: Some(seconds(9)),
             max_result_bytes: Some(8),
             run_unprotected_when_store_is_unavailable: Some(true),
         };

@@ -14,7 +14,7 @@ use std::{
 pub use self::{
     clock::Clock,
     process::{Process, Settings, charge},
-    server::{Pause, serve},
+    server::{Pause, Secrets, serve},
 };
 
 /// A file that all processes append to, one line at a time: `run NAME` when a handler starts,

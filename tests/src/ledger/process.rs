@@ -3,7 +3,7 @@ use std::{process::Stdio, sync::Arc, time::Duration};
 use serde_json::json;
 use tokio::process::{Child, Command};
 
-use super::{Clock, Ledger, Pause};
+use super::{Clock, Ledger, Pause, Secrets};
 use crate::{
     client::{CallExt as _, Client, call},
     database::Database,
@@ -18,6 +18,7 @@ pub struct Settings {
     pub bound: Duration,
     pub pause: Option<Pause>,
     pub clock: Clock,
+    pub secrets: Secrets,
 }
 
 impl Default for Settings {
@@ -27,6 +28,7 @@ impl Default for Settings {
             bound: Duration::from_secs(10),
             pause: None,
             clock: Clock::Right,
+            secrets: Secrets::None,
         }
     }
 }
@@ -54,6 +56,7 @@ impl Process {
             settings.connections.to_string(),
             settings.bound.as_millis().to_string(),
             settings.pause.map_or("nowhere", Pause::as_str).to_owned(),
+            settings.secrets.as_str().to_owned(),
         ];
         Self::spawn(program, name, arguments, settings.clock).await
     }

@@ -1,6 +1,6 @@
 use std::{future::pending, time::Duration};
 
-use mcp_idempotent_tower::{Idempotency, idempotent};
+use mcp_idempotent_tower::{Idempotency, IdempotencyBuilder, Secret, Store, idempotent};
 use rmcp::{
     ErrorData, Json, RoleServer, ServerHandler, ServiceExt as _,
     handler::server::{tool::ToolCallContext, wrapper::Parameters},
@@ -27,6 +27,40 @@ impl Pause {
         match self {
             Self::BeforeCommit => "before-commit",
             Self::AfterCommit => "after-commit",
+        }
+    }
+}
+
+/// Which secrets a server knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the steps of a rotation")]
+pub enum Secrets {
+    None,
+    /// The previous version of a server.
+    Old,
+    /// The next one, while the secret is replaced.
+    Both,
+    New,
+}
+
+impl Secrets {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Old => "old",
+            Self::Both => "both",
+            Self::New => "new",
+        }
+    }
+
+    fn give_to<S: Store>(self, builder: IdempotencyBuilder<S>) -> IdempotencyBuilder<S> {
+        let secret = |text: &str| Secret::new(text).unwrap();
+        let (old, new) = (secret("the previous secret"), secret("the secret to come"));
+        match self {
+            Self::None => builder,
+            Self::Old => builder.with_secret(old),
+            Self::Both => builder.with_secret(new).with_previous_secret(old),
+            Self::New => builder.with_secret(new),
         }
     }
 }
@@ -119,11 +153,15 @@ impl<D: Database> ServerHandler for Server<D> {
 
 /// Serves over stdin and stdout until they are closed. `arguments`: the kind of the database, its
 /// address, the ledger's path, the size of the pool, how many milliseconds a call waits for its
-/// turn, and where to pause.
+/// turn, where to pause, and which secrets it knows.
 pub async fn serve(arguments: &[String]) {
-    let [kind, address, ledger, connections, bound, pause] = arguments else {
-        panic!("six arguments: {arguments:?}");
+    let [kind, address, ledger, connections, bound, pause, secrets] = arguments else {
+        panic!("seven arguments: {arguments:?}");
     };
+    let secrets = [Secrets::None, Secrets::Old, Secrets::Both, Secrets::New]
+        .into_iter()
+        .find(|known| known.as_str() == secrets)
+        .unwrap();
     let ledger = Ledger::new(ledger);
     let connections = connections.parse().unwrap();
     let bound = Duration::from_millis(bound.parse().unwrap());
@@ -131,8 +169,12 @@ pub async fn serve(arguments: &[String]) {
         .into_iter()
         .find(|place| place.as_str() == pause);
     match kind.as_str() {
-        Postgres::NAME => serve_on::<Postgres>(address, ledger, connections, bound, pause).await,
-        Sqlite::NAME => serve_on::<Sqlite>(address, ledger, connections, bound, pause).await,
+        Postgres::NAME => {
+            serve_on::<Postgres>(address, ledger, connections, bound, pause, secrets).await
+        }
+        Sqlite::NAME => {
+            serve_on::<Sqlite>(address, ledger, connections, bound, pause, secrets).await
+        }
         other => panic!("no such database: {other}"),
     }
 }
@@ -143,13 +185,12 @@ async fn serve_on<D: Database>(
     connections: u32,
     bound: Duration,
     pause: Option<Pause>,
+    secrets: Secrets,
 ) {
     let database = D::open(address).await;
     let store = database.store_that_waits(connections, bound);
-    let idempotency = Idempotency::builder("ledger", store)
-        .with_fixed_scope("tester")
-        .build()
-        .unwrap();
+    let idempotency = Idempotency::builder("ledger", store).with_fixed_scope("tester");
+    let idempotency = secrets.give_to(idempotency).build().unwrap();
     let server = Server::<D> {
         idempotency,
         ledger,

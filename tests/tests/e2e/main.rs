@@ -22,6 +22,7 @@ mod recorded;
 mod refusals;
 mod results;
 mod retention;
+mod rotation;
 mod server;
 mod sessions;
 mod tree;

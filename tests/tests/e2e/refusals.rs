@@ -1,6 +1,12 @@
 //! Refusals before the handler, and the ways in which a server may word its answers.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use mcp_idempotent_tests::{
     client::{CallExt as _, Client, call},
@@ -135,6 +141,56 @@ async fn callers_beyond_the_limit_of_those_who_wait_are_told_so<D: Database>() {
     assert_eq!(waiting.answer().await.unwrap().success(), "done");
 }
 
+async fn callers_beyond_their_quota_of_new_calls_are_told_so<D: Database>() {
+    let database = D::create().await;
+    let idempotency = engine(database.store(2))
+        .with_new_calls_per_scope(1, Duration::from_secs(3600))
+        .build()
+        .unwrap();
+    let server = Server::<D>::new(idempotency, |_, _| Box::pin(async { text("done") }));
+    let client = Client::of(server.clone()).await;
+    assert_eq!(client.call(keyed("work", 1)).await.success(), "done");
+    let new = call("work", json!({ "n": 2 })).with_key("another");
+    assert_wire("too_many_new_calls", &client.call(new).await);
+    assert!(client.call(keyed("work", 1)).await.is_replay());
+    assert_eq!(server.runs(), 1);
+}
+
+async fn a_handler_past_its_timeout_is_told_dropped_and_run_anew<D: Database>() {
+    let told = Arc::new(AtomicBool::new(false));
+    let tells = Arc::clone(&told);
+    let database = D::create().await;
+    // One connection: what the handler held is given back.
+    let store = database.store(1);
+    let world = World::<D>::on(
+        database,
+        store,
+        |policy| policy.transaction_timeout = Some(Duration::from_millis(300)),
+        move |connection, call| {
+            let told = Arc::clone(&tells);
+            Box::pin(async move {
+                let name = format!("run {}", call.earlier);
+                effect::<D>(connection, &name).await.unwrap();
+                if call.earlier == 0 {
+                    call.context.ct.cancelled().await;
+                    told.store(true, Ordering::SeqCst);
+                    std::future::pending::<()>().await;
+                }
+                text(name)
+            })
+        },
+    )
+    .await;
+    let slow = world.client.send(keyed("work", 1)).await.unwrap();
+    until(async || world.server.runs() == 1).await;
+    let joined = world.client.send(keyed("work", 1)).await.unwrap();
+    assert_wire("handler_over_time", &slow.answer().await.unwrap());
+    assert!(told.load(Ordering::SeqCst));
+    assert_eq!(joined.answer().await.unwrap().success(), "run 1");
+    assert!(world.client.call(keyed("work", 1)).await.is_replay());
+    world.assert_effects(&["run 1"]).await;
+}
+
 // Every machine's server would take its callers for the same one.
 #[tokio::test]
 async fn a_shared_store_is_not_given_to_a_server_that_names_no_scope() {
@@ -230,5 +286,7 @@ on_each_store! {
     a_replay_says_so_to_the_model_where_the_server_asks_for_it,
     keys_in_each_place_are_one_key,
     callers_beyond_the_limit_of_those_who_wait_are_told_so,
+    callers_beyond_their_quota_of_new_calls_are_told_so,
+    a_handler_past_its_timeout_is_told_dropped_and_run_anew,
     without_its_tables_a_store_refuses_calls_and_does_not_run_them,
 }

@@ -16,14 +16,15 @@ use crate::{
     answer::Answer,
     engine::{
         Engine, Inner, Request,
-        claim::{Led, Rules},
+        claim::Led,
         detach::DetachOnDrop,
+        failure::{Failed, Rules},
         plan,
         rotation::guard::Under,
     },
     policy::OnDoubt,
     record::RecordState,
-    store::{Claim, Claimed, Lease, Store, StoreError, StoreErrorKind},
+    store::{Claim, Claimed, Lease, Store, StoreErrorKind},
     telemetry::Mode,
 };
 
@@ -133,19 +134,13 @@ impl<S: Store> Inner<S> {
         claim: Claim,
         under: Option<Under>,
         claiming: Claiming,
-    ) -> Result<Claimed<OwnedLease<S>>, StoreError> {
+    ) -> Result<Claimed<OwnedLease<S>>, Failed> {
         let mut tries = 0;
         let mut in_doubt = None;
         loop {
             let asked = Instant::now();
-            let claimed = match (self.store.claim(&claim).await, in_doubt.take()) {
-                // As below. An error would let the call run without protection.
-                (Err(error), Some(record)) if error.is_transient() => {
-                    log_not_taken_over(&error);
-                    return Ok(Claimed::Found(record));
-                }
-                (claimed, _) => claimed?,
-            };
+            let claimed = self.store.claim(&claim).await;
+            let claimed = claimed.map_err(|error| Failed::after(in_doubt.take(), error))?;
             let record = match claimed {
                 Claimed::New(lease) => {
                     return Ok(Claimed::New(self.hold(
@@ -192,13 +187,7 @@ impl<S: Store> Inner<S> {
                 Ok(None) if tries >= TAKE_OVERS => return Ok(Claimed::InProgress),
                 Ok(None) => {}
                 Err(error) if error.kind() == StoreErrorKind::Conflict && tries < TAKE_OVERS => {}
-                // An earlier attempt may have acted. That matters more than the unavailable store:
-                // nothing is known about the effect, and nothing may run without protection.
-                Err(error) if error.is_transient() => {
-                    log_not_taken_over(&error);
-                    return Ok(Claimed::Found(record));
-                }
-                Err(error) => return Err(error),
+                Err(error) => return Err(Failed::after(Some(record), error)),
             }
             in_doubt = Some(record);
         }
@@ -248,11 +237,4 @@ impl<S: Store> Inner<S> {
             ended: false,
         }
     }
-}
-
-fn log_not_taken_over(error: &StoreError) {
-    tracing::warn!(
-        error = error as &dyn std::error::Error,
-        "a call in doubt could not be taken over"
-    );
 }

@@ -129,6 +129,8 @@ pub(in crate::engine) struct Guard {
     guarding: Option<Box<dyn Guards>>,
     pub(in crate::engine) under: Under,
     found: Found,
+    /// The record in doubt that it was taken over from.
+    pub(super) in_doubt: Option<Record>,
     over_transaction: bool,
     may_have_acted: bool,
     committing: bool,
@@ -141,6 +143,7 @@ impl Guard {
             guarding: Some(Box::new(guarding)),
             under,
             found,
+            in_doubt: None,
             may_have_acted: false,
             committing: false,
         }
@@ -152,6 +155,11 @@ impl Guard {
         if self.found == Found::Marked {
             self.found = Found::Free;
         }
+    }
+
+    /// The record in doubt that it was taken over from.
+    pub(in crate::engine) fn in_doubt(&self) -> Option<Record> {
+        self.in_doubt.clone()
     }
 
     /// The call in doubt was found not to have acted.
@@ -168,6 +176,10 @@ impl Guard {
     pub(in crate::engine) fn committing(&mut self) {
         self.committing = true;
         self.under.guard.watch().returned();
+    }
+
+    pub(in crate::engine) async fn lost(&self) {
+        self.under.guard.watch().lost().await;
     }
 
     /// The lease that the store completes together with the record.

@@ -37,6 +37,7 @@ pub(super) use self::previous::Rotation;
 use super::{
     Engine, Inner, Request,
     detach::DetachOnDrop,
+    failure::Failed,
     lease::{Heart, Held, SeedOf},
 };
 use crate::{
@@ -58,7 +59,7 @@ impl<S: Store> Engine<S> {
         request: &Request<'_>,
         (mode, on_doubt): (Mode, OnDoubt),
         claim: &Claim,
-    ) -> Result<Claimed<Option<Under>>, StoreError> {
+    ) -> Result<Claimed<Option<Under>>, Failed> {
         let Some(previous) = request.identity.previous.as_deref() else {
             return Ok(Claimed::New(None));
         };
@@ -90,7 +91,7 @@ impl<S: Store> Inner<S> {
         claim: &Claim,
         previous: PreviousIdentity,
         rules: GuardRules,
-    ) -> Result<Claimed<Guard>, StoreError> {
+    ) -> Result<Claimed<Guard>, Failed> {
         let (inner, claim) = (Arc::clone(self), claim.clone());
         DetachOnDrop::new(async move { inner.claim_guard(claim, previous, rules).await }).await
     }
@@ -100,7 +101,7 @@ impl<S: Store> Inner<S> {
         claim: Claim,
         previous: PreviousIdentity,
         rules: GuardRules,
-    ) -> Result<Claimed<Guard>, StoreError> {
+    ) -> Result<Claimed<Guard>, Failed> {
         let guarded = Claim {
             id: previous.id,
             fingerprint: previous.fingerprint,
@@ -108,9 +109,12 @@ impl<S: Store> Inner<S> {
             ..claim.clone()
         };
         let mut tries = 0;
+        let mut in_doubt = None;
         loop {
             let asked = Instant::now();
-            let record = match self.store.claim(&guarded).await? {
+            let claimed = self.store.claim(&guarded).await;
+            let claimed = claimed.map_err(|error| Failed::after(in_doubt.take(), error))?;
+            let record = match claimed {
                 Claimed::New(lease) => {
                     let guard = self.hold_guard(lease, &guarded, rules, asked, Found::Free);
                     return Ok(Claimed::New(guard.await?));
@@ -125,12 +129,14 @@ impl<S: Store> Inner<S> {
             if record.fingerprint != guarded.fingerprint {
                 return Ok(Claimed::Found(record));
             }
+            let failed = |error| Failed::after(Some(record.clone()), error);
             let mark = mark_of(&guarded, token);
-            let found = match self.store.look_up(&claim).await?.map(|now| now.state) {
+            let now = self.store.look_up(&claim).await.map_err(failed)?;
+            let found = match now.map(|now| now.state) {
                 Some(RecordState::InProgress { .. }) => return Ok(Claimed::InProgress),
                 // The record decides. The guard is taken over, to be completed with it.
                 Some(RecordState::Completed { .. } | RecordState::Expired) => Found::InDoubt,
-                None if self.store.look_up(&mark).await?.is_some() => Found::Marked,
+                None if self.store.look_up(&mark).await.map_err(failed)?.is_some() => Found::Marked,
                 Some(RecordState::InDoubt { .. }) | None if rules.on_doubt == OnDoubt::Fail => {
                     return Ok(Claimed::Found(record));
                 }
@@ -140,26 +146,21 @@ impl<S: Store> Inner<S> {
             tries += 1;
             match self.store.take_over(&guarded, token).await {
                 Ok(Some(lease)) => {
-                    let guard = self
-                        .hold_guard(lease, &guarded, rules, asked, found)
-                        .await?;
+                    let guard = self.hold_guard(lease, &guarded, rules, asked, found);
+                    let mut guard = guard.await.map_err(failed)?;
                     self.remove_mark(&mark).await;
+                    if found == Found::InDoubt {
+                        guard.in_doubt = Some(record);
+                    }
                     return Ok(Claimed::New(guard));
                 }
                 // Another process was faster, and decides.
                 Ok(None) if tries >= TAKE_OVERS => return Ok(Claimed::InProgress),
                 Ok(None) => {}
                 Err(error) if error.kind() == StoreErrorKind::Conflict && tries < TAKE_OVERS => {}
-                // An attempt may have acted, so nothing may run without protection.
-                Err(error) if error.is_transient() => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "a call in doubt could not be taken over"
-                    );
-                    return Ok(Claimed::Found(record));
-                }
-                Err(error) => return Err(error),
+                Err(error) => return Err(failed(error)),
             }
+            in_doubt = Some(record);
         }
     }
 
@@ -258,7 +259,7 @@ fn mark_of(guarded: &Claim, token: i64) -> Claim {
     Claim {
         id,
         // It shares no lock with the call itself.
-        fingerprint: Fingerprint::of_guard_mark(id),
+        fingerprint: Fingerprint::of_no_call(id),
         call: CallInfo::internal("mark"),
         key_prefix: None,
         ..guarded.clone()

@@ -6,6 +6,7 @@ pub(crate) mod leases;
 mod logs;
 #[cfg(feature = "metrics")]
 mod outcomes;
+mod quota;
 mod refusals;
 #[cfg(all(feature = "sqlite", feature = "postgres"))]
 mod rotation;

@@ -243,3 +243,53 @@ async fn an_engine_with_another_secret_than_the_first_or_with_none_refuses_every
         own("one")
     );
 }
+
+/// Long enough for a call on a busy machine.
+const SHORT: Duration = Duration::from_millis(500);
+
+/// A call whose handler writes a row, and then goes on for ever, whatever it is told.
+async fn hang((mut transaction, attempt): Begin) -> (bool, Outcome) {
+    let (stop, mut told) = (attempt.stop(), false);
+    let ran = attempt
+        .run(async {
+            sqlx::query("INSERT INTO effects VALUES ('effect')")
+                .execute(&mut *transaction)
+                .await
+                .unwrap();
+            stop.told().await;
+            told = true;
+            std::future::pending::<()>().await;
+        })
+        .await;
+    assert_eq!(ran, Err(Interrupted::OverTime));
+    let reply = reply(ResultKind::Interrupted, "over time");
+    let answer = attempt.finish(Some(transaction), &reply).await;
+    (told, Outcome::from(answer, Some(reply)))
+}
+
+#[tokio::test]
+async fn a_handler_is_told_to_stop_at_its_timeout_and_then_dropped() {
+    // The policy's timeout, and a tenth before the end of the store's limit.
+    for (limit, timeout) in [(LONG, Some(SHORT)), (SHORT, None), (SHORT, Some(LONG))] {
+        let server = Server::new(limit, |policy| policy.transaction_timeout = timeout).await;
+        let begun = server.begin().await.unwrap();
+        let waiting = server.call(reply(ResultKind::Success, "two"));
+        let (hung, waited) = tokio::join!(hang(begun), waiting);
+        assert_eq!(hung, (true, own("over time")));
+        // The call that waited runs.
+        assert_eq!(waited, own("two"));
+        assert_eq!(server.effects().await, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_stops_when_it_is_told_answers_for_itself() {
+    let server = Server::new(LONG, |policy| policy.transaction_timeout = Some(SHORT)).await;
+    let (transaction, attempt) = server.begin().await.unwrap();
+    let stop = attempt.stop();
+    let ran = attempt.run(stop.told()).await;
+    assert_eq!(ran, Ok(()));
+    let reply = reply(ResultKind::Success, "in time");
+    let answer = attempt.finish(Some(transaction), &reply).await;
+    assert_eq!(Outcome::from(answer, Some(reply)), own("in time"));
+}

@@ -123,6 +123,8 @@ fn an_attribute_can_say_everything_that_a_policy_has() {
         on_doubt: Some(OnDoubt::Verify),
         verify_timeout: Some(seconds(6)),
         in_doubt_retention: Some(seconds(7)),
+        // It is a rule of transaction mode.
+        transaction_timeout: None,
         max_result_bytes: Some(8),
         run_unprotected_when_store_is_unavailable: Some(true),
     };

@@ -16,7 +16,7 @@ use rmcp::{
 use serde_json::json;
 use tokio::time::Instant;
 
-const TYPES: [ErrorKind; 14] = [
+const TYPES: [ErrorKind; 15] = [
     ErrorKind::KeyInvalid,
     ErrorKind::KeyRequired,
     ErrorKind::KeyConflict,
@@ -28,6 +28,7 @@ const TYPES: [ErrorKind; 14] = [
     ErrorKind::NotCommitted,
     ErrorKind::Unauthorized,
     ErrorKind::TooManyWaiting,
+    ErrorKind::TooManyNewCalls,
     ErrorKind::Misconfigured,
     ErrorKind::HandlerPanicked,
     ErrorKind::TransactionTooLong,

@@ -1,0 +1,214 @@
+//! The tickets of a quota, and what this process has of them.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{
+    fingerprint::{Fingerprint, RecordId, Secret},
+    policy::Policy,
+    scope::{Application, Scope},
+    store::{CallInfo, Claim, Claimed, Store, StoreError},
+};
+
+/// The most tickets of a quota.
+const TICKETS: u32 = 16;
+
+const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
+
+/// How long a scope is refused without asking the store again, as a part of the period.
+const REFUSED_FOR: u32 = 64;
+const LONGEST_REFUSAL: Duration = Duration::from_secs(10);
+
+/// What is left of the record of a ticket when its lease has ended.
+const FORGOTTEN_AFTER: Duration = Duration::from_millis(1);
+
+/// Counts the new calls of each scope.
+pub(in crate::engine) struct Quota {
+    tickets: u32,
+    /// How many calls each ticket allows.
+    share: u32,
+    period: Duration,
+    scopes: Mutex<Scopes>,
+}
+
+#[derive(Default)]
+struct Scopes {
+    /// By the id of the scope's first ticket.
+    counts: HashMap<RecordId, Count>,
+    /// When the counts reach this number, those that are over are removed.
+    swept_at: usize,
+}
+
+/// What one scope may still do in this process.
+#[derive(Default)]
+struct Count {
+    tickets: Vec<Ticket>,
+    refused_until: Option<Instant>,
+}
+
+struct Ticket {
+    left: u32,
+    until: Instant,
+}
+
+/// The right to begin one call. It is given back when it is dropped unspent.
+pub(in crate::engine) struct Allowance {
+    quota: Arc<Quota>,
+    scope: RecordId,
+    /// When its ticket ends.
+    until: Instant,
+    spent: bool,
+}
+
+/// Whose quota it is.
+pub(in crate::engine) struct Owner<'a> {
+    pub(in crate::engine) application: &'a Application,
+    pub(in crate::engine) scope: &'a Scope,
+    pub(in crate::engine) secret: Option<&'a Secret>,
+}
+
+impl Quota {
+    /// At most `most` calls in each period.
+    pub(in crate::engine) fn new(most: u32, period: Duration) -> Self {
+        let most = most.max(1);
+        let tickets = most.min(TICKETS);
+        Self {
+            tickets,
+            share: most / tickets,
+            period: period.clamp(SHORTEST_PERIOD, Policy::LONGEST),
+            scopes: Mutex::default(),
+        }
+    }
+
+    /// The right to begin one call. `None` if the scope has none left.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked. A ticket may be lost until its lease ends.
+    pub(in crate::engine) async fn allow<S: Store>(
+        self: &Arc<Self>,
+        store: &S,
+        owner: &Owner<'_>,
+    ) -> Result<Option<Allowance>, StoreError> {
+        let scope = self.ticket(owner, 0).id;
+        loop {
+            match self.lock().take(scope) {
+                Taken::Until(until) => {
+                    return Ok(Some(Allowance {
+                        quota: Arc::clone(self),
+                        scope,
+                        until,
+                        spent: false,
+                    }));
+                }
+                Taken::Refused => return Ok(None),
+                Taken::Ask => {}
+            }
+            let asked = Instant::now();
+            let claimed = self.claim_one(store, owner).await?;
+            let mut scopes = self.lock();
+            let count = scopes.counts.entry(scope).or_default();
+            if claimed {
+                count.tickets.push(Ticket {
+                    left: self.share,
+                    until: asked + self.period,
+                });
+            } else {
+                let pause = (self.period / REFUSED_FOR).min(LONGEST_REFUSAL);
+                count.refused_until = Some(asked + pause);
+            }
+        }
+    }
+
+    async fn claim_one<S: Store>(&self, store: &S, owner: &Owner<'_>) -> Result<bool, StoreError> {
+        for number in 0..self.tickets {
+            let ticket = self.ticket(owner, number);
+            if let Claimed::New(_) = store.claim(&ticket).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn ticket(&self, owner: &Owner<'_>, number: u32) -> Claim {
+        let id = RecordId::of_ticket(owner.application, owner.scope, number, owner.secret);
+        let call = CallInfo::internal("ticket");
+        let mut claim = Claim::new(id, Fingerprint::of_no_call(id), call);
+        claim.lease = self.period;
+        claim.in_doubt_retention = FORGOTTEN_AFTER;
+        claim
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Scopes> {
+        // No user code runs under this lock.
+        self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Taken {
+    /// One call, of a ticket that ends then.
+    Until(Instant),
+    /// The store said no a moment ago.
+    Refused,
+    Ask,
+}
+
+impl Scopes {
+    fn take(&mut self, scope: RecordId) -> Taken {
+        let now = Instant::now();
+        self.sweep(now);
+        let Some(count) = self.counts.get_mut(&scope) else {
+            return Taken::Ask;
+        };
+        count.tickets.retain(|ticket| ticket.until > now);
+        if let Some(ticket) = count.tickets.iter_mut().find(|ticket| ticket.left > 0) {
+            ticket.left -= 1;
+            return Taken::Until(ticket.until);
+        }
+        match count.refused_until {
+            Some(until) if until > now => Taken::Refused,
+            _ => Taken::Ask,
+        }
+    }
+
+    /// Forgets the scopes that are over, before the list grows.
+    fn sweep(&mut self, now: Instant) {
+        if self.counts.len() < self.swept_at {
+            return;
+        }
+        self.counts.retain(|_, count| {
+            count.refused_until.is_some_and(|until| until > now)
+                || count.tickets.iter().any(|ticket| ticket.until > now)
+        });
+        self.swept_at = (self.counts.len() * 2).max(1024);
+    }
+}
+
+impl Allowance {
+    /// The call has begun.
+    pub(in crate::engine) fn spend(mut self) {
+        self.spent = true;
+    }
+}
+
+impl Drop for Allowance {
+    fn drop(&mut self) {
+        if self.spent {
+            return;
+        }
+        let mut scopes = self.quota.lock();
+        let count = scopes.counts.get_mut(&self.scope);
+        let ticket = count.and_then(|count| {
+            let mut tickets = count.tickets.iter_mut();
+            tickets.find(|ticket| ticket.until == self.until)
+        });
+        if let Some(ticket) = ticket {
+            ticket.left += 1;
+        }
+    }
+}
