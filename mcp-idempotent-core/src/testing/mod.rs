@@ -69,10 +69,12 @@ mod rules;
 mod step;
 #[expect(missing_docs, reason = "each function's name is its rule")]
 mod transaction;
+#[expect(missing_docs, reason = "each function's name is its rule")]
+mod unsettled;
 
 pub use self::harness::{Harness, HarnessResult, SqlHarness, TransactionHarness};
 #[doc(hidden)]
 pub use self::{
     attempt::*, dropped::*, guard::*, interference::*, lease::*, operator::*, resolving::*,
-    retention::*, transaction::*,
+    retention::*, transaction::*, unsettled::*,
 };

@@ -37,6 +37,9 @@ macro_rules! store_conformance {
             a_lease_and_its_guard_are_completed_together
             a_lost_guard_lets_its_lease_complete_nothing
             a_lost_lease_leaves_its_guard_as_it_was
+            an_old_call_is_noticed_until_it_is_settled
+            an_old_call_that_lapsed_is_noticed_as_long_as_it_is_kept
+            what_is_free_or_no_call_is_not_noticed
         }
     };
 }

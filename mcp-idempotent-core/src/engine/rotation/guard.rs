@@ -346,3 +346,43 @@ pub(super) async fn abandon_marked<S: Store>(held: Arc<Held<S>>, mark: Claim) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_is_only_free_if_nothing_can_have_been_recorded() {
+        let error = |outcome| {
+            StoreError::new(StoreErrorKind::Unavailable, "the connection was lost")
+                .with_outcome(outcome)
+        };
+        let ends = |ended, recording| GuardEnd::after(&ended, recording);
+        for recording in [true, false] {
+            let undone = Ended::Aborted(error(CommitOutcome::NotCommitted));
+            assert!(matches!(ends(undone, recording), GuardEnd::Release { .. }));
+            // The record of an error may have been committed after the rollback.
+            let unclear = Ended::Aborted(error(CommitOutcome::Unknown));
+            assert!(matches!(ends(unclear, recording), GuardEnd::AbandonMarked));
+            let unknown = Ended::Unknown(error(CommitOutcome::Unknown));
+            assert!(matches!(ends(unknown, recording), GuardEnd::AbandonMarked));
+            assert!(matches!(
+                ends(Ended::Fenced, recording),
+                GuardEnd::AbandonMarked
+            ));
+            assert!(matches!(
+                ends(Ended::EndedByHandler, recording),
+                GuardEnd::Abandon
+            ));
+        }
+        let at = Timestamp::from_micros(0);
+        assert!(matches!(
+            ends(Ended::AsAsked(at), true),
+            GuardEnd::Completed
+        ));
+        assert!(matches!(
+            ends(Ended::AsAsked(at), false),
+            GuardEnd::Release { .. }
+        ));
+    }
+}
