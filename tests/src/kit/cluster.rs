@@ -106,6 +106,11 @@ impl Cluster {
         standby
     }
 
+    /// Writes a file into the data directory.
+    pub fn write(&self, name: &str, text: &str) {
+        self.home.write(&format!("data/{name}"), text);
+    }
+
     /// Makes a primary of a standby.
     pub fn promote(&self) {
         self.run("pg_ctl", &["promote", "-w", "-t", "60"]);

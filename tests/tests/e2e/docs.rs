@@ -25,6 +25,7 @@ fn each_row_of_the_tables_of_guarantees_and_states_names_tests_that_exist() {
     let mut found = BTreeSet::new();
     for directory in [
         "tests/tests",
+        "tests/tls",
         "mcp-idempotent-core/tests",
         "mcp-idempotent-core/src/testing",
         "mcp-idempotent-tower/tests",
