@@ -16,6 +16,8 @@
 //! | `metrics` | counters, gauges and durations through the `metrics` facade ([`telemetry`]) |
 //! | `client` | the module `client`: keys on calls, refusals read back, a retry that runs a tool once |
 //! | `client-reqwest` | `client`, which also reads the failures of rmcp's HTTP transport over reqwest |
+//! | `relay` | the module `relay`: a proxy in front of a server that stays as it is |
+//! | `cli` | the program `mcp-idempotent`: that proxy on the command line |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 
 mod attribute;
@@ -25,6 +27,9 @@ pub mod client;
 pub mod http;
 mod idempotency;
 pub mod layer;
+mod raw;
+#[cfg(feature = "relay")]
+pub mod relay;
 pub mod wire;
 
 #[doc(hidden)]

@@ -93,6 +93,7 @@ fn identity<'a, S: Store, C: Incoming>(
     let arguments = canonical(call.arguments(), policy);
     let engine = &idempotency.engine;
     let identity = engine.identify(&scope, key.as_ref(), tool, &arguments);
+    call.identified(identity.id);
     let info = CallInfo::new(Arc::clone(tool), scope);
     Ok(Ok(
         Request::new(info, identity, policy).with_round(call.round())

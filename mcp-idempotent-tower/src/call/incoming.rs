@@ -1,13 +1,13 @@
 //! What the way of a call has to know of a call, whichever door it came through.
 
 use futures_util::future::BoxFuture;
-use mcp_idempotent_core::{Scope, engine::Round};
+use mcp_idempotent_core::{RecordId, Scope, engine::Round};
 use tokio_util::sync::CancellationToken;
 
 use super::Object;
 use super::scope::{AuthorizeHook, Denied, NoScope, ScopeSource};
 
-/// A call as the attribute or the layer received it.
+/// A call as a door received it.
 pub(crate) trait Incoming: Send + Sync + 'static {
     fn tool(&self) -> &str;
 
@@ -24,6 +24,9 @@ pub(crate) trait Incoming: Send + Sync + 'static {
 
     /// Removes the key argument that was added to the tool's schema.
     fn remove_argument(&mut self, name: &str);
+
+    /// Which record the call belongs to. Said before it is claimed.
+    fn identified(&self, _record: RecordId) {}
 
     /// Whose call it is.
     fn scope(&self, source: &ScopeSource) -> Result<Scope, NoScope>;

@@ -1,4 +1,4 @@
-//! What every call goes through, whether it came by the attribute or the layer: [`key`] reads its key,
+//! What every call goes through, whether it came by the attribute, the layer or a relay: [`key`] reads its key,
 //! [`identity`] says which call it is, [`run`] runs it once, and [`result`] answers it.
 
 pub(crate) mod attempt;
@@ -15,6 +15,7 @@ pub mod refusal;
 pub(crate) mod reply;
 pub(crate) mod result;
 mod returned;
+pub(crate) mod round;
 pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod schema;

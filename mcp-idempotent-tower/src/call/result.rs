@@ -15,11 +15,11 @@ use crate::Idempotency;
 const VERSION: u8 = 1;
 
 /// The second byte: the kind of result that follows as JSON.
-mod tag {
-    pub(super) const RESULT: u8 = b'r';
-    pub(super) const TASK: u8 = b't';
-    pub(super) const INPUT_REQUIRED: u8 = b'i';
-    pub(super) const ERROR: u8 = b'e';
+pub(crate) mod tag {
+    pub(crate) const RESULT: u8 = b'r';
+    pub(crate) const TASK: u8 = b't';
+    pub(crate) const INPUT_REQUIRED: u8 = b'i';
+    pub(crate) const ERROR: u8 = b'e';
 }
 
 /// How a handler ended, and what it returned.
@@ -79,6 +79,19 @@ impl HandlerResult for Handled {
             Err(error) => bytes(tag::ERROR, error)?,
         })
     }
+}
+
+/// The JSON of a result, as it is stored.
+pub(crate) fn stored(tag: u8, json: &str) -> Bytes {
+    [&[VERSION, tag], json.as_bytes()].concat().into()
+}
+
+/// The tag and the JSON of a stored result. `None` if this version does not know its form.
+pub(crate) fn unstored(stored: &[u8]) -> Option<(u8, &str)> {
+    let [VERSION, tag, json @ ..] = stored else {
+        return None;
+    };
+    Some((*tag, std::str::from_utf8(json).ok()?))
 }
 
 fn bytes(tag: u8, value: &impl Serialize) -> Result<Bytes, serde_json::Error> {

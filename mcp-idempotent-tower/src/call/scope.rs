@@ -144,23 +144,37 @@ impl ScopeSource {
     ///
     /// The call has no scope.
     pub(crate) fn resolve(&self, context: &RequestContext<RoleServer>) -> Result<Scope, NoScope> {
-        let head = || context.extensions.get::<http::request::Parts>();
         match self {
-            Self::Fixed(scope) => Ok(scope.clone()),
             Self::Resolver(resolver) => resolver(context).map_err(NoScope::Denied),
-            Self::OneCaller => match head() {
-                Some(_) => Err(NoScope::NotSaid(NOT_SAID_OVER_HTTP)),
-                None => Ok(Scope::new(STDIO)),
-            },
-            Self::OverHttp(resolver) => match head() {
-                Some(head) => resolver(head).map_err(NoScope::Denied),
-                None => Err(NoScope::NotSaid(NOT_SAID_BUT_OVER_HTTP)),
-            },
-            Self::OverHttpOrOneCaller(resolver) => match head() {
-                Some(head) => resolver(head).map_err(NoScope::Denied),
-                None => Ok(Scope::new(STDIO)),
-            },
+            source => source.resolve_from_head(context.extensions.get()),
         }
+    }
+
+    /// As [`resolve`](Self::resolve), for a call that did not come through rmcp, from the head of its HTTP
+    /// request.
+    ///
+    /// # Errors
+    ///
+    /// The call has no scope.
+    pub(crate) fn resolve_from_head(
+        &self,
+        head: Option<&http::request::Parts>,
+    ) -> Result<Scope, NoScope> {
+        match (self, head) {
+            (Self::Fixed(scope), _) => Ok(scope.clone()),
+            (Self::OverHttp(resolver) | Self::OverHttpOrOneCaller(resolver), Some(head)) => {
+                resolver(head).map_err(NoScope::Denied)
+            }
+            (Self::OneCaller | Self::OverHttpOrOneCaller(_), None) => Ok(Scope::new(STDIO)),
+            (Self::OneCaller, Some(_)) => Err(NoScope::NotSaid(NOT_SAID_OVER_HTTP)),
+            (Self::OverHttp(_), None) => Err(NoScope::NotSaid(NOT_SAID_BUT_OVER_HTTP)),
+            (Self::Resolver(_), _) => Err(NoScope::NotSaid(NEEDS_RMCP)),
+        }
+    }
+
+    /// Whether it needs what only rmcp knows of a call.
+    pub(crate) const fn needs_rmcp(&self) -> bool {
+        matches!(self, Self::Resolver(_))
     }
 }
 
@@ -188,6 +202,10 @@ const NOT_SAID_BUT_OVER_HTTP: &str = "This server says whose idempotency keys it
     HTTP, and this call did not come over HTTP, so it was not executed. Its author must call \
     `IdempotencyBuilder::with_one_caller` (where only the process that started the server calls \
     it so) or `with_scope_from`.";
+
+const NEEDS_RMCP: &str = "This server says whose idempotency keys it is given by what rmcp knows of \
+    a call, and this call did not come through rmcp, so it was not executed. Its author must call \
+    `IdempotencyBuilder::with_scope_from_http`, `with_one_caller` or `with_fixed_scope`.";
 
 fn contradiction(one: &str, other: &str) -> BuildError {
     BuildError::new(format!(

@@ -10,7 +10,6 @@ use rmcp::{
     model::{CallToolRequestParams, JsonObject, RequestId, Tool},
     service::RequestContext,
 };
-use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -18,6 +17,7 @@ use super::{
     definition::{self, Definitions},
     incoming::Incoming,
     observed::{Observation, Observed},
+    round::round,
     scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
     tx::{self, InLeaseMode},
 };
@@ -175,26 +175,11 @@ impl Incoming for ToolCall {
             input_responses,
             ..
         } = &self.params;
-        if request_state.is_none() && input_responses.is_none() {
-            return None;
-        }
-        let mut digest = Sha256::new();
-        let mut field = |text: &str| {
-            digest.update((text.len() as u64).to_be_bytes());
-            digest.update(text);
-        };
-        if let Some(state) = request_state {
-            field("state");
-            field(state);
-        }
-        if let Some(responses) = input_responses {
-            field("responses");
-            for (name, response) in responses {
-                field(name);
-                field(&response.to_string());
-            }
-        }
-        Some(digest.finalize().into())
+        let responses = input_responses.as_ref().map(|responses| {
+            let texts = responses.iter();
+            texts.map(|(name, response)| (&**name, response.to_string()))
+        });
+        round(request_state.as_deref(), responses)
     }
 
     fn remove_argument(&mut self, name: &str) {

@@ -1,53 +1,12 @@
 //! Putting `params.idempotencyKey` into `params._meta`, byte for byte.
 
-use std::fmt;
-
 use bytes::{Bytes, BytesMut};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Value, value::RawValue};
 
-use crate::wire;
-
-/// The members of a JSON object, in order, with the text of each value.
-struct Members<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'a> Members<'a> {
-    /// Of equal names the last one counts, as in most parsers.
-    fn get(&self, name: &str) -> Option<&'a RawValue> {
-        let mut members = self.0.iter().rev();
-        members
-            .find(|(member, _)| member == name)
-            .map(|(_, value)| *value)
-    }
-
-    fn of(value: &'a RawValue) -> Option<Self> {
-        serde_json::from_str(value.get()).ok()
-    }
-}
-
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Object;
-
-        impl<'de> Visitor<'de> for Object {
-            type Value = Members<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Members(members))
-            }
-        }
-
-        deserializer.deserialize_map(Object)
-    }
-}
+use crate::{
+    raw::{Members, edited, first_in, range, text},
+    wire,
+};
 
 /// The body with the key in `_meta`, or `None` if there is nothing to do: it is not a tool call, has no
 /// `idempotencyKey`, or already has the same key in `_meta`. What does not parse is left to rmcp.
@@ -63,17 +22,17 @@ pub(super) fn lift(body: &Bytes) -> Option<Bytes> {
         return None;
     }
     let params = message.get("params")?;
-    let members = Members::of(params)?;
+    let members = Members::of(params.get())?;
     let key = members.get(wire::KEY_MEMBER)?;
     let Some(meta) = members.get("_meta") else {
         let inserted = format!(r#""_meta":{{"{}":{key}}},"#, wire::KEY);
-        return Some(insert(body, offset(body, params) + 1, &inserted));
+        return Some(edited(body, &mut [(first_in(body, params), &inserted)]));
     };
-    let Some(metas) = Members::of(meta) else {
+    let Some(metas) = Members::of(meta.get()) else {
         // `null` counts as absent. Anything else is refused by rmcp.
         let is_null = meta.get() == "null";
         let replaced = format!(r#"{{"{}":{key}}}"#, wire::KEY);
-        return is_null.then(|| replace(body, meta, &replaced));
+        return is_null.then(|| edited(body, &mut [(range(body, meta), &replaced)]));
     };
     let name = match metas.get(wire::KEY) {
         None => wire::KEY,
@@ -81,11 +40,11 @@ pub(super) fn lift(body: &Bytes) -> Option<Bytes> {
         Some(_) => wire::KEY_ALIAS,
     };
     if let Some(alias) = metas.get(name) {
-        return Some(replace(body, alias, key.get()));
+        return Some(edited(body, &mut [(range(body, alias), key.get())]));
     }
-    let comma = if metas.0.is_empty() { "" } else { "," };
+    let comma = if metas.is_empty() { "" } else { "," };
     let inserted = format!(r#""{name}":{key}{comma}"#);
-    Some(insert(body, offset(body, meta) + 1, &inserted))
+    Some(edited(body, &mut [(first_in(body, meta), &inserted)]))
 }
 
 /// Whether the answer to this request will list the server's capabilities.
@@ -127,50 +86,24 @@ pub(super) fn advertise(body: &Bytes) -> Option<Bytes> {
 
 fn advertise_in(json: &Bytes) -> Option<Bytes> {
     let message: Members<'_> = serde_json::from_slice(json).ok()?;
-    let capabilities = Members::of(message.get("result")?)?.get("capabilities")?;
-    let tools = Members::of(capabilities)?.get("tools")?;
-    let members = Members::of(tools)?;
+    let capabilities = Members::of(message.get("result")?.get())?.get("capabilities")?;
+    let tools = Members::of(capabilities.get())?.get("tools")?;
+    let members = Members::of(tools.get())?;
     if members.get(wire::SEP_CAPABILITY).is_some() {
         return None;
     }
-    let comma = if members.0.is_empty() { "" } else { "," };
+    let comma = if members.is_empty() { "" } else { "," };
     let inserted = format!(r#""{}":{{}}{comma}"#, wire::SEP_CAPABILITY);
-    Some(insert(json, offset(json, tools) + 1, &inserted))
+    Some(edited(json, &mut [(first_in(json, tools), &inserted)]))
 }
 
 fn contains(body: &[u8], name: &[u8]) -> bool {
     body.windows(name.len()).any(|window| window == name)
 }
 
-fn text(value: &RawValue) -> Option<String> {
-    serde_json::from_str(value.get()).ok()
-}
-
 fn is_equal(one: &RawValue, other: &RawValue) -> bool {
     let parse = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).ok();
     parse(one) == parse(other)
-}
-
-/// Where a value begins in the body that it borrows from.
-fn offset(body: &Bytes, value: &RawValue) -> usize {
-    value.get().as_ptr().addr() - body.as_ptr().addr()
-}
-
-fn insert(body: &Bytes, at: usize, text: &str) -> Bytes {
-    splice(body, at, at, text)
-}
-
-fn replace(body: &Bytes, value: &RawValue, text: &str) -> Bytes {
-    let at = offset(body, value);
-    splice(body, at, at + value.get().len(), text)
-}
-
-fn splice(body: &Bytes, from: usize, to: usize, text: &str) -> Bytes {
-    let mut edited = BytesMut::with_capacity(body.len() + text.len());
-    edited.extend_from_slice(&body[..from]);
-    edited.extend_from_slice(text.as_bytes());
-    edited.extend_from_slice(&body[to..]);
-    edited.freeze()
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 mod attribute;
 mod client;
 mod layer;
+#[cfg(feature = "relay")]
+mod relay;
 #[cfg(feature = "sqlite")]
 mod scope;
 #[cfg(feature = "sqlite")]

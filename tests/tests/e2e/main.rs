@@ -17,6 +17,7 @@ mod nesting;
 mod outcomes;
 mod outside;
 mod processes;
+mod proxy;
 mod readme;
 mod recorded;
 mod refusals;

@@ -1,0 +1,55 @@
+//! The stores that can be named on the command line.
+
+use std::{error::Error, str::FromStr};
+
+use mcp_idempotent_tower::{PostgresStore, SqliteStore};
+use sqlx::PgPool;
+
+/// A store, as it is typed.
+#[derive(Debug, Clone)]
+pub(crate) enum StoreName {
+    Memory,
+    /// The URL of a file.
+    Sqlite(String),
+    /// The URL of a database.
+    Postgres(String),
+}
+
+impl FromStr for StoreName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+        match (text, scheme) {
+            ("memory", _) => Ok(Self::Memory),
+            (_, Some("sqlite")) => Ok(Self::Sqlite(text.to_owned())),
+            (_, Some("postgres" | "postgresql")) => Ok(Self::Postgres(text.to_owned())),
+            _ => {
+                Err("type `memory`, `sqlite://FILE` or `postgres://USER@HOST/DATABASE`".to_owned())
+            }
+        }
+    }
+}
+
+/// Opens a file, and creates it if it is missing.
+///
+/// # Errors
+///
+/// The file cannot be used.
+pub(crate) async fn sqlite(url: &str) -> Result<SqliteStore, Box<dyn Error>> {
+    Ok(SqliteStore::open(url).await?)
+}
+
+/// Connects to a database, and creates the tables if they are missing.
+///
+/// # Errors
+///
+/// The database cannot be reached or used.
+pub(crate) async fn postgres(url: &str) -> Result<PostgresStore, Box<dyn Error>> {
+    let store = PostgresStore::new(PgPool::connect(url).await?);
+    // A role that may not create tables can still use them.
+    if store.verify().await.is_err() {
+        store.migrate().await?;
+    }
+    Ok(store)
+}

@@ -1,0 +1,278 @@
+//! A tool call as a relay received it.
+
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use mcp_idempotent_core::{RecordId, Scope, engine::Round};
+use serde_json::{Value, value::RawValue};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    message::{Id, Message},
+    ticket::Ticket,
+};
+use crate::{
+    call::{
+        Incoming, Object,
+        key::Places,
+        round::round,
+        scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
+    },
+    raw::{Edit, Members, edited, range, text},
+    wire,
+};
+
+/// Who made the key of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyMaker {
+    /// Client code, in `_meta` or in `params.idempotencyKey`.
+    Client,
+    /// A model, in an argument.
+    Model,
+    /// Nobody: the call has no key.
+    Nobody,
+}
+
+/// One `tools/call`.
+pub(crate) struct RelayedCall {
+    pub(super) id: Id,
+    pub(super) tool: String,
+    arguments: Option<Object>,
+    meta: Object,
+    round: Round,
+    pub(super) key_maker: KeyMaker,
+    pub(super) progress_token: Option<Id>,
+    caller: Caller,
+    pub(super) ticket: Arc<Ticket>,
+    /// Its share of the memory for calls.
+    pub(super) held: Option<OwnedSemaphorePermit>,
+    line: Bytes,
+    id_at: Range<usize>,
+    token_at: Option<Range<usize>>,
+}
+
+/// What is known of a caller, beside its call.
+#[derive(Clone, Default)]
+pub(super) struct Caller {
+    /// The head of the HTTP request.
+    pub(super) head: Option<Arc<http::request::Parts>>,
+    /// Calls without a key are recognised within this run only.
+    pub(super) run_id: Arc<str>,
+}
+
+/// Why a call cannot be protected. It is not sent.
+#[derive(Debug)]
+pub(super) struct Unprotectable {
+    pub(super) id: Id,
+    pub(super) why: &'static str,
+}
+
+const NOT_UTF8: &str =
+    "The call was not executed: it is not UTF-8, so it cannot be told from other calls.";
+
+const UNCOMPARABLE: &str = "The call was not executed: it has a number that is too large, or is nested too \
+     deeply, to be compared with other calls.";
+
+impl RelayedCall {
+    /// The tool call that `line` holds, or `None` if it holds something else, or what no server takes for a
+    /// tool call.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be compared with other calls.
+    pub(super) fn of(
+        line: &Bytes,
+        message: &Message<'_>,
+        key_argument: Option<&str>,
+        caller: Caller,
+    ) -> Result<Option<Self>, Unprotectable> {
+        let parts = || {
+            let is_call = message.method()? == "tools/call";
+            let raw_id = message.id().filter(|_| is_call)?;
+            let params = Members::of(message.params()?.get())?;
+            Some((raw_id, Id::of(raw_id)?, params.text("name")?, params))
+        };
+        let Some((raw_id, id, tool, params)) = parts() else {
+            return Ok(None);
+        };
+        let refuse = |why| Unprotectable {
+            id: id.clone(),
+            why,
+        };
+        if std::str::from_utf8(line).is_err() {
+            return Err(refuse(NOT_UTF8));
+        }
+        let read = || {
+            let arguments = object(params.get("arguments"))?;
+            let mut meta = object(params.get("_meta"))?.flatten().unwrap_or_default();
+            lift_key(&params, &mut meta)?;
+            Ok((arguments, meta, round_of(&params)?))
+        };
+        let read: serde_json::Result<_> = read();
+        let (arguments, meta, round) = read.map_err(|_| refuse(UNCOMPARABLE))?;
+        let Some(arguments) = arguments else {
+            return Ok(None);
+        };
+        let key_maker = key_maker(&meta, arguments.as_ref(), key_argument);
+        let meta_text = params.get("_meta").and_then(|meta| Members::of(meta.get()));
+        let token = meta_text.and_then(|meta| meta.get("progressToken"));
+        let token = token.and_then(|raw| Some((Id::of(raw)?, range(line, raw))));
+        let (progress_token, token_at) = token.unzip();
+        Ok(Some(Self {
+            id_at: range(line, raw_id),
+            id,
+            tool,
+            arguments,
+            meta,
+            round,
+            key_maker,
+            progress_token,
+            token_at,
+            caller,
+            ticket: Arc::default(),
+            held: None,
+            line: line.clone(),
+        }))
+    }
+
+    /// The call as the client sent it.
+    pub(super) const fn line(&self) -> &Bytes {
+        &self.line
+    }
+
+    pub(super) fn has_key(&self) -> bool {
+        self.key_maker != KeyMaker::Nobody
+    }
+
+    /// The call under another id, which its progress token is then too.
+    pub(super) fn under(&self, id: &str) -> Bytes {
+        let token = self.token_at.clone().map(|at| (at, id));
+        let mut edits: Vec<Edit<'_>> = token.into_iter().collect();
+        edits.push((self.id_at.clone(), id));
+        edited(&self.line, &mut edits)
+    }
+
+    /// What the protocol itself put into `_meta`: a request of our own on behalf of this call needs it too.
+    pub(super) fn protocol_meta(&self) -> Object {
+        let of_protocol =
+            |(name, _): &(&String, &Value)| name.starts_with("io.modelcontextprotocol/");
+        let members = self.meta.iter().filter(of_protocol);
+        members
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
+    }
+}
+
+/// An object, or `Some(None)` if it is absent or null. `None` if it is something else.
+fn object(value: Option<&RawValue>) -> serde_json::Result<Option<Option<Object>>> {
+    match value.map(RawValue::get) {
+        None | Some("null") => Ok(Some(None)),
+        Some(text) if text.starts_with('{') => {
+            serde_json::from_str(text).map(|object| Some(Some(object)))
+        }
+        Some(_) => Ok(None),
+    }
+}
+
+/// Puts `params.idempotencyKey` where all other doors find it. If it contradicts the key that is there, it
+/// becomes the alias, and the call is refused like any call with two keys.
+fn lift_key(params: &Members<'_>, meta: &mut Object) -> serde_json::Result<()> {
+    let Some(key) = params.get(wire::KEY_MEMBER) else {
+        return Ok(());
+    };
+    let key: Value = serde_json::from_str(key.get())?;
+    let name = match meta.get(wire::KEY) {
+        Some(other) if *other == key => return Ok(()),
+        Some(_) => wire::KEY_ALIAS,
+        None => wire::KEY,
+    };
+    meta.insert(name.to_owned(), key);
+    Ok(())
+}
+
+fn key_maker(meta: &Object, arguments: Option<&Object>, argument: Option<&str>) -> KeyMaker {
+    let has_key = |arguments| {
+        let meta = Some(meta);
+        let places = Places {
+            meta,
+            arguments,
+            argument,
+        };
+        places.values().next().is_some()
+    };
+    if has_key(None) {
+        KeyMaker::Client
+    } else if has_key(arguments) {
+        KeyMaker::Model
+    } else {
+        KeyMaker::Nobody
+    }
+}
+
+fn round_of(params: &Members<'_>) -> serde_json::Result<Round> {
+    let state = params
+        .get("requestState")
+        .map(|state| text(state).unwrap_or_else(|| state.get().to_owned()));
+    let responses: Option<BTreeMap<String, Value>> = params
+        .get("inputResponses")
+        .map(|responses| serde_json::from_str(responses.get()))
+        .transpose()?;
+    let texts = responses.as_ref().map(|responses| {
+        let texts = responses.iter();
+        texts.map(|(name, response)| (&**name, response.to_string()))
+    });
+    Ok(round(state.as_deref(), texts))
+}
+
+impl Incoming for RelayedCall {
+    fn tool(&self) -> &str {
+        &self.tool
+    }
+
+    fn arguments(&self) -> Option<&Object> {
+        self.arguments.as_ref()
+    }
+
+    fn meta(&self) -> &Object {
+        &self.meta
+    }
+
+    fn round(&self) -> Round {
+        self.round
+    }
+
+    fn own_token(&mut self) -> CancellationToken {
+        // A server does not see it.
+        CancellationToken::new()
+    }
+
+    fn remove_argument(&mut self, _: &str) {
+        // A relay adds none.
+    }
+
+    fn identified(&self, record: RecordId) {
+        self.ticket.identified(record);
+    }
+
+    fn scope(&self, source: &ScopeSource) -> Result<Scope, NoScope> {
+        let scope = source.resolve_from_head(self.caller.head.as_deref())?;
+        Ok(match self.key_maker {
+            KeyMaker::Client | KeyMaker::Model => scope,
+            // A run id has no space, so no two of these are alike.
+            KeyMaker::Nobody => {
+                Scope::new(format!("run {} of {}", self.caller.run_id, scope.as_str()))
+            }
+        })
+    }
+
+    fn authorize<'a>(
+        &'a self,
+        _: &'a AuthorizeHook,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        // A relay with such a hook is not built.
+        Box::pin(async { Err(Denied::new("The relay cannot ask who may call this tool.")) })
+    }
+}

@@ -1,0 +1,255 @@
+//! The tool calls of one client, between it and the server.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use mcp_idempotent_core::{Action, CommitOutcome, ErrorKind, Refusal, Store};
+use serde_json::{Value, json};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+
+use super::{
+    answer,
+    call::RelayedCall,
+    message::{Id, Message, param},
+    outlet::Outlet,
+    progress::Progress,
+    relay::{Forward, Relay},
+    settings::RelaySettings,
+    ticket::{Ticket, Tickets},
+    tools::{Page, Tools},
+    upstream::{Response, Upstream},
+};
+use crate::{
+    StillRunning,
+    raw::{edited, range},
+};
+
+/// How long the server may take to list its tools.
+const LISTING: Duration = Duration::from_secs(10);
+
+/// What a call takes of the memory for calls, beside its line.
+const CALL: usize = 4096;
+
+/// What a message of the client's is to the relay.
+pub(super) enum Taken {
+    /// Something that passes.
+    Not,
+    Call(Box<RelayedCall>),
+    /// The client no longer waits for this call. With the message that says so.
+    Cancelled(Arc<Ticket>, Bytes),
+    /// A call that gets this answer.
+    Refused(Bytes),
+}
+
+pub(super) struct Calls<S> {
+    relay: Relay<S>,
+    client: Outlet,
+    server: Arc<Upstream>,
+    tools: Tools,
+    progress: Arc<Progress>,
+    tickets: Tickets,
+    /// Of the calls that are not answered yet.
+    memory: Arc<Semaphore>,
+}
+
+impl<S: Store> Calls<S> {
+    /// Calls that are not answered yet may take this much memory, in bytes.
+    pub(super) fn new(
+        relay: Relay<S>,
+        client: Outlet,
+        server: Arc<Upstream>,
+        memory: usize,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            relay,
+            client,
+            server,
+            tools: Tools::default(),
+            progress: Arc::default(),
+            tickets: Tickets::default(),
+            memory: Arc::new(Semaphore::new(memory.min(Semaphore::MAX_PERMITS))),
+        })
+    }
+
+    pub(super) const fn client(&self) -> &Outlet {
+        &self.client
+    }
+
+    pub(super) fn server(&self) -> &Arc<Upstream> {
+        &self.server
+    }
+
+    pub(super) fn settings(&self) -> &RelaySettings {
+        self.relay.settings()
+    }
+
+    pub(super) async fn shutdown(&self, within: Duration) -> Result<(), StillRunning> {
+        self.relay.idempotency.shutdown(within).await
+    }
+
+    /// Passes a line to the server. Nobody is told if it has gone: the client will notice.
+    pub(super) async fn pass(&self, line: &[u8]) {
+        let _ = self.server.out().send(line).await;
+    }
+
+    /// Passes a line to the client.
+    pub(super) async fn tell(&self, line: &[u8]) {
+        let _ = self.client.send(line).await;
+    }
+
+    /// Takes a tool call, or the cancellation of one.
+    pub(super) fn take(&self, line: &Bytes) -> Taken {
+        let text = String::from_utf8_lossy(line);
+        let Some(message) = Message::of(&text) else {
+            return Taken::Not;
+        };
+        if let Some(id) = param(&message, CANCELLED, "requestId").and_then(Id::of) {
+            let ticket = self.tickets.take(&id);
+            return ticket.map_or(Taken::Not, |ticket| Taken::Cancelled(ticket, line.clone()));
+        }
+        let (argument, caller) = (self.relay.key_argument(), self.relay.caller());
+        let mut call = match RelayedCall::of(line, &message, argument, caller) {
+            Ok(Some(call)) => call,
+            Ok(None) => return Taken::Not,
+            Err(call) => return Taken::Refused(answer::invalid(&call.id, call.why)),
+        };
+        let Some(held) = self.hold(line.len()) else {
+            return Taken::Refused(answer::refused(&busy(), &call.id, call.key_maker));
+        };
+        call.held = Some(held);
+        let listener = call.progress_token.take();
+        let listener = listener.map(|token| self.progress.listener(token));
+        call.ticket = Arc::new(Ticket::new(listener));
+        self.tickets.insert(call.id.clone(), &call.ticket);
+        Taken::Call(Box::new(call))
+    }
+
+    fn hold(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = u32::try_from(bytes).ok()?;
+        Arc::clone(&self.memory).try_acquire_many_owned(bytes).ok()
+    }
+
+    /// Answers a call, unless its client cancels it meanwhile.
+    pub(super) async fn answer(self: Arc<Self>, call: Box<RelayedCall>) {
+        let (id, ticket) = (call.id.clone(), Arc::clone(&call.ticket));
+        let Some(_held) = self.hold(CALL) else {
+            self.tickets.end(&id, &ticket);
+            self.tell(&answer::refused(&busy(), &id, call.key_maker))
+                .await;
+            return;
+        };
+        let answer = tokio::select! {
+            biased;
+            () = ticket.cancelled() => None,
+            answer = self.answer_to(*call) => answer,
+        };
+        self.tickets.end(&id, &ticket);
+        drop(ticket);
+        if let Some(answer) = answer {
+            self.tell(&answer).await;
+        }
+    }
+
+    /// The answer to a call, or `None` if the server gives it itself.
+    async fn answer_to(&self, call: RelayedCall) -> Option<Bytes> {
+        let meta = || call.protocol_meta();
+        let hints = self
+            .tools
+            .hints(&call.tool, meta, |params| self.list(params));
+        let hints = hints.await;
+        let Some(policy) = self.relay.policy(&call, hints) else {
+            self.tickets.end(&call.id, &call.ticket);
+            self.pass(call.line()).await;
+            return None;
+        };
+        let server = Arc::clone(&self.server);
+        let (on_doubt, server_error) = (policy.on_doubt, self.settings().server_error);
+        let forward: Forward =
+            Box::new(move |call| Box::pin(server.forward(call, on_doubt, server_error)));
+        Some(self.relay.answer(call, policy, hints, forward).await)
+    }
+
+    /// Asks the server for a page of its tools.
+    async fn list(&self, params: Value) -> Page {
+        let Ok(open) = self.server.open() else {
+            return Page::Silence;
+        };
+        let request = json!({
+            "jsonrpc": "2.0",
+            "id": open.id,
+            "method": "tools/list",
+            "params": params,
+        });
+        self.pass(format!("{request}\n").as_bytes()).await;
+        match timeout(LISTING, open.response()).await {
+            Ok(Some(Response::Message(response, _))) => Page::Response(response),
+            Ok(Some(Response::TooLong) | None) | Err(_) => Page::Silence,
+        }
+    }
+
+    /// The client no longer waits for a call.
+    pub(super) async fn cancel(&self, ticket: &Ticket, line: &Bytes) {
+        ticket.cancel();
+        let Some(sent_as) = ticket.sent_as().filter(|_| self.settings().forward_cancel) else {
+            return;
+        };
+        // Whatever the server answers now does not prove that nothing happened.
+        self.server.give_up(sent_as);
+        let text = String::from_utf8_lossy(line);
+        let read = Message::of(&text);
+        let id = read.and_then(|message| param(&message, CANCELLED, "requestId"));
+        if let Some(id) = id {
+            let at = range(text.as_bytes(), id);
+            let sent_as = sent_as.to_string();
+            self.pass(&edited(text.as_bytes(), &mut [(at, &sent_as)]))
+                .await;
+        }
+    }
+
+    /// Takes what the server says about the relay's own requests. Says whether it was that.
+    pub(super) async fn hear(&self, line: &Bytes) -> bool {
+        let read = std::str::from_utf8(line).ok().and_then(Message::of);
+        let Some(message) = read else {
+            return false;
+        };
+        let Some(method) = message.method() else {
+            let id = message.id().and_then(Id::of).and_then(|id| id.number());
+            let ours = id.filter(|id| self.server.is_ours(*id));
+            if let Some(id) = ours {
+                self.server.answered(id, line.clone()).await;
+            }
+            return ours.is_some();
+        };
+        match &*method {
+            "notifications/tools/list_changed" => self.tools.changed(),
+            PROGRESS => {
+                let token = param(&message, PROGRESS, "progressToken");
+                let told = token.and_then(|token| self.progress.heard(line, token));
+                for line in told.iter().flatten() {
+                    self.tell(line).await;
+                }
+                return told.is_some();
+            }
+            _ => {}
+        }
+        false
+    }
+}
+
+const CANCELLED: &str = "notifications/cancelled";
+const PROGRESS: &str = "notifications/progress";
+
+/// Too many calls are not answered yet.
+fn busy() -> Refusal {
+    Refusal::new(
+        ErrorKind::TooManyWaiting,
+        CommitOutcome::NotCommitted,
+        Action::Wait,
+        "Too many calls are not answered yet, so this one was not executed. Wait, then send it again, \
+         exactly as it is.",
+    )
+    .with_retry_after(Duration::from_secs(1))
+}

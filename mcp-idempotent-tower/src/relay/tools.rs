@@ -1,0 +1,135 @@
+//! What the server says of its tools, asked once and again after each change.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::Mutex;
+
+use super::rule::Hints;
+
+/// How many pages of `tools/list` are read.
+const MOST_PAGES: usize = 100;
+
+/// The tools of a server.
+#[derive(Debug, Default)]
+pub(super) struct Tools {
+    /// Grows with each change that the server reports.
+    changes: AtomicU64,
+    /// The list, and after which change it was asked for.
+    listed: Mutex<Option<(u64, HashMap<String, Hints>)>>,
+}
+
+/// What the server answered when it was asked for a page of its tools.
+pub(super) enum Page {
+    /// Its response.
+    Response(Bytes),
+    /// Nothing, in time.
+    Silence,
+}
+
+impl Tools {
+    /// The server's tools have changed.
+    pub(super) fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// What the server says of a tool. `ask` sends it the params of a `tools/list`.
+    pub(super) async fn hints<F>(
+        &self,
+        tool: &str,
+        meta: impl FnOnce() -> Map<String, Value>,
+        ask: impl Fn(Value) -> F,
+    ) -> Hints
+    where
+        F: Future<Output = Page>,
+    {
+        let mut listed = self.listed.lock().await;
+        let changes = self.changes.load(Ordering::Acquire);
+        let is_current = matches!(&*listed, Some((as_of, _)) if *as_of == changes);
+        if !is_current {
+            match list(meta(), ask).await {
+                Some(tools) => *listed = Some((changes, tools)),
+                // Better an old list than none.
+                None => tracing::warn!(tool, "the server did not list its tools in time"),
+            }
+        }
+        let tools = listed.as_ref().map(|(_, tools)| tools);
+        let hints = tools.and_then(|tools| tools.get(tool));
+        hints.copied().unwrap_or_default()
+    }
+}
+
+/// All tools. None of them, if the server answers with an error. `None` if it does not answer.
+async fn list<F>(
+    meta: Map<String, Value>,
+    ask: impl Fn(Value) -> F,
+) -> Option<HashMap<String, Hints>>
+where
+    F: Future<Output = Page>,
+{
+    let mut tools = HashMap::new();
+    let mut params = Map::new();
+    if !meta.is_empty() {
+        params.insert("_meta".to_owned(), meta.into());
+    }
+    for _ in 0..MOST_PAGES {
+        let Page::Response(response) = ask(json!(params)).await else {
+            return None;
+        };
+        let Ok(Response { result: page }) = serde_json::from_slice(&response) else {
+            break;
+        };
+        for Tool { name, annotations } in page.tools {
+            let hints = Hints {
+                is_listed: true,
+                read_only: annotations.read_only_hint,
+                destructive: annotations.destructive_hint,
+                idempotent: annotations.idempotent_hint,
+            };
+            tools.insert(name, hints);
+        }
+        match page.next_cursor {
+            Some(cursor) => params.insert("cursor".to_owned(), cursor.into()),
+            None => break,
+        };
+    }
+    Some(tools)
+}
+
+#[derive(Deserialize)]
+struct Response {
+    result: Listed,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed {
+    tools: Vec<Tool>,
+    next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Tool {
+    name: String,
+    #[serde(default, deserialize_with = "or_default")]
+    annotations: Annotations,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(clippy::struct_field_names, reason = "the names of the protocol")]
+struct Annotations {
+    read_only_hint: Option<bool>,
+    destructive_hint: Option<bool>,
+    idempotent_hint: Option<bool>,
+}
+
+fn or_default<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Annotations, D::Error> {
+    Option::deserialize(value).map(Option::unwrap_or_default)
+}

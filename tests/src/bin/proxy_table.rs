@@ -1,0 +1,128 @@
+//! Measures the proxy: `proxy-table [STORE]...` prints one row for each store.
+//!
+//! Each row compares a server with the same server behind the proxy, in one run and call by call in turns: how often
+//! five identical `charge_card` calls charge, and how long other calls take. Build it and the programs that it starts
+//! with `cargo build --release --bins -p mcp-idempotent-tests -p mcp-idempotent-tower --features
+//! mcp-idempotent-tower/cli`.
+
+use std::{
+    env, fs,
+    io::{self, BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+/// How many calls are timed, each way.
+const CALLS: u32 = 2000;
+/// How many calls go before them.
+const WARM: u32 = 200;
+
+fn main() -> io::Result<()> {
+    let mut stores: Vec<String> = env::args().skip(1).collect();
+    let place = tempfile::tempdir()?;
+    if stores.is_empty() {
+        let file = place.path().join("calls.db");
+        stores = vec!["memory".to_owned(), format!("sqlite://{}", file.display())];
+        stores.extend(env::var("DATABASE_URL").ok());
+    }
+    let mut out = io::stdout();
+    writeln!(
+        out,
+        "| Store | five identical calls, direct | behind the proxy | direct p50 | proxy p50 | ratio | direct p99 | proxy p99 |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- |"
+    )?;
+    for (n, store) in stores.iter().enumerate() {
+        let name = store.split(':').next().unwrap_or_default();
+        writeln!(out, "{}", row(name, store, &place.path().join(n.to_string()))?)?;
+    }
+    Ok(())
+}
+
+fn row(name: &str, store: &str, place: &Path) -> io::Result<String> {
+    let (direct, proxied) = (place.with_extension("direct"), place.with_extension("proxied"));
+    let mut bare = Server::start(&sibling("plain-server"), &[&direct.display().to_string()])?;
+    let server = sibling("plain-server").display().to_string();
+    let ledger = proxied.display().to_string();
+    let options = ["--store", store, "--scope", "table", "--", &server, &ledger];
+    let mut proxy = Server::start(&sibling("mcp-idempotent"), &options)?;
+    for _ in 0..5 {
+        bare.charge(0)?;
+        proxy.charge(0)?;
+    }
+    let charges = |ledger| io::Result::Ok(fs::read_to_string(ledger)?.lines().count());
+    let (bare_charges, proxy_charges) = (charges(&direct)?, charges(&proxied)?);
+    let (mut bare_times, mut proxy_times) = (Vec::new(), Vec::new());
+    for n in 1..=WARM + CALLS {
+        let times = (bare.charge(n)?, proxy.charge(n)?);
+        if n > WARM {
+            bare_times.push(times.0);
+            proxy_times.push(times.1);
+        }
+    }
+    bare_times.sort_unstable();
+    proxy_times.sort_unstable();
+    let at = |times: &[Duration], percent: usize| times[times.len() * percent / 100].as_secs_f64() * 1e6;
+    let (bare50, proxy50) = (at(&bare_times, 50), at(&proxy_times, 50));
+    Ok(format!(
+        "| {name} | {bare_charges} charges | {proxy_charges} | {bare50:.0} µs | {proxy50:.0} µs | {:.2} | {:.0} µs | {:.0} µs |",
+        proxy50 / bare50,
+        at(&bare_times, 99),
+        at(&proxy_times, 99),
+    ))
+}
+
+/// A program that was built beside this one.
+fn sibling(name: &str) -> PathBuf {
+    let this = env::current_exe().unwrap_or_default();
+    this.with_file_name(format!("{name}{}", env::consts::EXE_SUFFIX))
+}
+
+/// A running server. It ends when its input is closed.
+struct Server {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Server {
+    fn start(program: &Path, arguments: &[&str]) -> io::Result<Self> {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::null()).spawn()?;
+        let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self {
+            input: child.stdin.take(),
+            output: BufReader::new(output),
+            child,
+        })
+    }
+
+    /// Charges, and says how long that took.
+    fn charge(&mut self, cents: u32) -> io::Result<Duration> {
+        let params = json!({ "name": "charge_card", "arguments": { "cents": cents } });
+        let call = json!({ "jsonrpc": "2.0", "id": cents, "method": "tools/call", "params": params });
+        let call = format!("{call}\n");
+        let began = Instant::now();
+        let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        input.write_all(call.as_bytes())?;
+        let mut answer = String::new();
+        self.output.read_line(&mut answer)?;
+        let took = began.elapsed();
+        let answer: Value = serde_json::from_str(&answer)?;
+        let text = &answer["result"]["content"][0]["text"];
+        if *text != format!("charged {cents}") {
+            return Err(io::Error::other(format!("not charged: {answer}")));
+        }
+        Ok(took)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.input = None;
+        drop(self.child.wait());
+    }
+}

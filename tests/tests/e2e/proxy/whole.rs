@@ -1,0 +1,82 @@
+//! The program as it is started and ended.
+
+use serde_json::json;
+
+use super::program::{PLAIN, Place, Program, charge, proxy, text_of};
+
+#[tokio::test]
+async fn five_identical_calls_through_the_proxy_charge_once_and_directly_five_times() {
+    for (is_proxied, expected) in [(false, 5), (true, 1)] {
+        let place = Place::new();
+        let mut server = if is_proxied {
+            place.start(&[])
+        } else {
+            Program::start(PLAIN, [place.ledger()])
+        };
+        for id in 0..5 {
+            let told = server.call(&charge(id, json!({ "cents": 100 }))).await;
+            assert_eq!((&told["id"], text_of(&told)), (&json!(id), "charged 100"));
+        }
+        assert_eq!(place.charges().len(), expected);
+    }
+}
+
+#[tokio::test]
+async fn the_proxy_ends_as_its_server_ends() {
+    let place = Place::new();
+    let mut proxy = place.start(&[]);
+    proxy.call(&charge(1, json!({ "cents": 1 }))).await;
+    proxy.close();
+    assert_eq!(proxy.end().await.code(), Some(7));
+    // The server's standard error is the proxy's.
+    assert!(proxy.complaints().await.contains("plain-server: "));
+
+    // A signal that the proxy gets is the server's, and its death by it is said as a shell says it.
+    let mut proxy = place.start(&[]);
+    proxy.call(&charge(1, json!({ "cents": 1 }))).await;
+    proxy.signal("TERM").await;
+    assert_eq!(proxy.next().await, None);
+    assert_eq!(proxy.end().await.code(), Some(128 + 15));
+}
+
+#[tokio::test]
+async fn a_wrong_option_says_what_to_type() {
+    for (arguments, expected) in [
+        (
+            &["--store", "mysql://x", "--", "x"][..],
+            "type `memory`, `sqlite://FILE` or `postgres://USER@HOST/DATABASE`",
+        ),
+        (
+            &["--tool", "pay=once", "--", "x"],
+            "`once` is not a rule; type NAME=RULE",
+        ),
+        (
+            &["--run-id", "my desk", "--", "x"],
+            "write one word, such as \"desk-1\"",
+        ),
+        (
+            &["--key-argument", "id", "--", "x"],
+            "write \"/id\" for the top-level argument",
+        ),
+        (&["--log", "=!", "--", "x"], "type a level such as `info`"),
+        (&["--ttl-ms", "0", "--", "x"], "--ttl-ms"),
+        (&["--stor", "memory", "--", "x"], "'--store'"),
+        (&["--", "/no/such/server"], "cannot start /no/such/server"),
+        (&[], "mcp-idempotent [OPTIONS] -- COMMAND [ARGS]"),
+    ] {
+        let mut program = Program::start(proxy(), arguments);
+        let complaint = program.complaints().await;
+        assert!(complaint.contains(expected), "{arguments:?}: {complaint}");
+        assert!(!program.end().await.success());
+    }
+}
+
+#[tokio::test]
+async fn the_help_says_what_the_proxy_promises() {
+    let mut program = Program::start(proxy(), ["--help"]);
+    let mut help = String::new();
+    tokio::io::AsyncReadExt::read_to_string(program.output(), &mut help)
+        .await
+        .unwrap();
+    insta::assert_snapshot!(help);
+}
