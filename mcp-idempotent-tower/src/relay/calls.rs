@@ -19,16 +19,13 @@ use super::{
     relay::{Forward, Relay},
     settings::RelaySettings,
     ticket::{Ticket, Tickets},
-    tools::{Page, Tools},
+    tools::{LISTING, Page, Tools},
     upstream::{Response, Upstream},
 };
 use crate::{
     StillRunning,
     raw::{edited, range},
 };
-
-/// How long the server may take to list its tools.
-const LISTING: Duration = Duration::from_secs(10);
 
 /// What a call takes of the memory for calls, beside its line.
 const CALL: usize = 4096;
@@ -50,7 +47,7 @@ pub(super) struct Calls<S> {
     server: Arc<Upstream>,
     tools: Tools,
     progress: Arc<Progress>,
-    tickets: Tickets,
+    tickets: Tickets<Id>,
     /// Of the calls that are not answered yet.
     memory: Arc<Semaphore>,
 }

@@ -90,6 +90,7 @@
 mod answer;
 mod call;
 mod calls;
+pub mod http;
 mod line;
 mod message;
 mod outlet;

@@ -3,16 +3,14 @@
 use std::{
     collections::HashMap,
     fmt,
+    hash::Hash,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use mcp_idempotent_core::RecordId;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    message::Id,
-    progress::{Listener, Running},
-};
+use super::progress::{Listener, Running};
 
 /// A protected call that its client waits for.
 #[derive(Default)]
@@ -66,28 +64,34 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// The tickets of a client, by the ids of its requests.
-#[derive(Debug, Default)]
-pub(super) struct Tickets(Mutex<HashMap<Id, Arc<Ticket>>>);
+/// Tickets by the ids of requests, or what else tells requests apart.
+#[derive(Debug)]
+pub(super) struct Tickets<I>(Mutex<HashMap<I, Arc<Ticket>>>);
 
-impl Tickets {
-    pub(super) fn insert(&self, id: Id, ticket: &Arc<Ticket>) {
+impl<I> Default for Tickets<I> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<I: Hash + Eq> Tickets<I> {
+    pub(super) fn insert(&self, id: I, ticket: &Arc<Ticket>) {
         self.lock().insert(id, Arc::clone(ticket));
     }
 
-    pub(super) fn take(&self, id: &Id) -> Option<Arc<Ticket>> {
+    pub(super) fn take(&self, id: &I) -> Option<Arc<Ticket>> {
         self.lock().remove(id)
     }
 
     /// Takes a ticket off, unless the client has used its id again.
-    pub(super) fn end(&self, id: &Id, ticket: &Arc<Ticket>) {
+    pub(super) fn end(&self, id: &I, ticket: &Arc<Ticket>) {
         let mut tickets = self.lock();
         if tickets.get(id).is_some_and(|it| Arc::ptr_eq(it, ticket)) {
             tickets.remove(id);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Arc<Ticket>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<I, Arc<Ticket>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

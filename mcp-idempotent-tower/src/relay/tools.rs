@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     future::Future,
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -12,6 +13,9 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 
 use super::rule::Hints;
+
+/// How long the server may take to list its tools.
+pub(super) const LISTING: Duration = Duration::from_secs(10);
 
 /// How many pages of `tools/list` are read.
 const MOST_PAGES: usize = 100;

@@ -36,13 +36,20 @@ fn main() -> io::Result<()> {
     )?;
     for (n, store) in stores.iter().enumerate() {
         let name = store.split(':').next().unwrap_or_default();
-        writeln!(out, "{}", row(name, store, &place.path().join(n.to_string()))?)?;
+        writeln!(
+            out,
+            "{}",
+            row(name, store, &place.path().join(n.to_string()))?
+        )?;
     }
     Ok(())
 }
 
 fn row(name: &str, store: &str, place: &Path) -> io::Result<String> {
-    let (direct, proxied) = (place.with_extension("direct"), place.with_extension("proxied"));
+    let (direct, proxied) = (
+        place.with_extension("direct"),
+        place.with_extension("proxied"),
+    );
     let mut bare = Server::start(&sibling("plain-server"), &[&direct.display().to_string()])?;
     let server = sibling("plain-server").display().to_string();
     let ledger = proxied.display().to_string();
@@ -64,7 +71,8 @@ fn row(name: &str, store: &str, place: &Path) -> io::Result<String> {
     }
     bare_times.sort_unstable();
     proxy_times.sort_unstable();
-    let at = |times: &[Duration], percent: usize| times[times.len() * percent / 100].as_secs_f64() * 1e6;
+    let at =
+        |times: &[Duration], percent: usize| times[times.len() * percent / 100].as_secs_f64() * 1e6;
     let (bare50, proxy50) = (at(&bare_times, 50), at(&proxy_times, 50));
     Ok(format!(
         "| {name} | {bare_charges} charges | {proxy_charges} | {bare50:.0} µs | {proxy50:.0} µs | {:.2} | {:.0} µs | {:.0} µs |",
@@ -90,7 +98,10 @@ struct Server {
 impl Server {
     fn start(program: &Path, arguments: &[&str]) -> io::Result<Self> {
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.stderr(Stdio::null()).spawn()?;
         let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         Ok(Self {
@@ -103,7 +114,8 @@ impl Server {
     /// Charges, and says how long that took.
     fn charge(&mut self, cents: u32) -> io::Result<Duration> {
         let params = json!({ "name": "charge_card", "arguments": { "cents": cents } });
-        let call = json!({ "jsonrpc": "2.0", "id": cents, "method": "tools/call", "params": params });
+        let call =
+            json!({ "jsonrpc": "2.0", "id": cents, "method": "tools/call", "params": params });
         let call = format!("{call}\n");
         let began = Instant::now();
         let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;

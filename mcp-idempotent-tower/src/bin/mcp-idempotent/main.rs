@@ -1,6 +1,8 @@
 //! `mcp-idempotent [OPTIONS] -- COMMAND [ARGS]`: a proxy in front of an MCP server that stays as it is.
+//! With `--listen` and `--upstream`, in front of one that is reached over HTTP.
 
 mod child;
+mod http;
 mod log;
 mod options;
 mod proxy;

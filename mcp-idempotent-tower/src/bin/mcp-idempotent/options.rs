@@ -1,8 +1,9 @@
 //! What is typed on the command line.
 
-use std::{collections::HashMap, ffi::OsString, time::Duration};
+use std::{collections::HashMap, ffi::OsString, net::SocketAddr, time::Duration};
 
 use clap::{ArgAction, Parser, ValueEnum};
+use http::{HeaderName, Uri, uri::Authority};
 use mcp_idempotent_tower::{
     KeyRequirement, OnDoubt, Policy, Wait,
     relay::{Derive, RelaySettings, ServerError, ToolRule},
@@ -19,6 +20,7 @@ const NOTES: &str = "\
 Examples:
   mcp-idempotent -- npx -y @modelcontextprotocol/server-memory
   mcp-idempotent --store sqlite://calls.db --run-id desk-1 -- my-server --verbose
+  mcp-idempotent --listen 127.0.0.1:8080 --upstream http://127.0.0.1:3001 --scope-header X-User
 
 What it promises:
   At most one execution that the proxy knows of. If the server dies during a call, its outcome is
@@ -36,7 +38,7 @@ What it promises:
     about = "Stands in front of an MCP server, and makes repeated tool calls run once.",
     long_about = ABOUT,
     after_help = NOTES,
-    override_usage = "mcp-idempotent [OPTIONS] -- COMMAND [ARGS]..."
+    override_usage = "mcp-idempotent [OPTIONS] -- COMMAND [ARGS]...\n       mcp-idempotent [OPTIONS] --listen ADDRESS --upstream URL"
 )]
 pub(crate) struct Options {
     /// Where calls are remembered: memory, sqlite://FILE or postgres://USER@HOST/DATABASE
@@ -52,6 +54,28 @@ pub(crate) struct Options {
     /// with Postgres
     #[arg(long, value_name = "NAME")]
     pub(crate) scope: Option<String>,
+
+    /// With --listen: the header in which a gateway that you trust names the caller
+    #[arg(
+        long,
+        value_name = "HEADER",
+        requires = "listen",
+        conflicts_with = "scope"
+    )]
+    pub(crate) scope_header: Option<HeaderName>,
+
+    /// Serves over HTTP instead, at this address
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        requires = "upstream",
+        conflicts_with = "command"
+    )]
+    pub(crate) listen: Option<SocketAddr>,
+
+    /// With --listen: the server, as http://HOST:PORT. Paths stay what they are
+    #[arg(long, value_name = "URL", requires = "listen", value_parser = upstream)]
+    pub(crate) upstream: Option<Authority>,
 
     /// How long a completed call is remembered, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 600_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -103,7 +127,11 @@ pub(crate) struct Options {
     pub(crate) log: String,
 
     /// The server to start, after `--`
-    #[arg(last = true, value_name = "COMMAND", required = true)]
+    #[arg(
+        last = true,
+        value_name = "COMMAND",
+        required_unless_present = "listen"
+    )]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -127,6 +155,15 @@ enum OnUnknown {
 enum OnErrorName {
     Release,
     Unknown,
+}
+
+fn upstream(text: &str) -> Result<Authority, String> {
+    let url: Option<Uri> = text.parse().ok();
+    url.filter(|url| url.scheme_str() == Some("http") && matches!(url.path(), "" | "/"))
+        .and_then(|url| url.authority().cloned())
+        .ok_or_else(|| {
+            "type http://HOST:PORT, without a path: a client's path stays what it is".to_owned()
+        })
 }
 
 const RULES: &str = "type NAME=RULE, where RULE is one or more of pass, derive, explicit, required, \

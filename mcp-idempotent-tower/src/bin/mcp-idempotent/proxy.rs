@@ -1,14 +1,17 @@
-//! The proxy over standard input and output.
+//! The proxy, from its options to its end.
 
 use std::{error::Error, ffi::OsString, path::Path};
 
-use mcp_idempotent_tower::{Idempotency, MemoryStore, Store, SweepSettings, relay::Relay};
+use ::http::HeaderName;
+use mcp_idempotent_tower::{
+    Denied, Idempotency, MemoryStore, Scope, Store, SweepSettings, relay::Relay,
+};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{stdin, stdout};
 
 use crate::{
     child::{self, Server},
-    log,
+    http, log,
     options::Options,
     store::{self, StoreName},
 };
@@ -28,23 +31,31 @@ pub(crate) async fn run(options: Options) -> Result<i32, Box<dyn Error>> {
 }
 
 async fn relay<S: Store>(options: &Options, store: S) -> Result<i32, Box<dyn Error>> {
-    let application = match &options.application {
-        Some(name) => name.clone(),
-        None => name_of(&options.command),
-    };
+    let named = options.upstream.as_ref().map_or_else(
+        || name_of(&options.command),
+        |upstream| upstream.as_str().to_owned(),
+    );
+    let application = options.application.clone().unwrap_or(named);
     let builder = Idempotency::builder(application, store)
         .with_policy(options.policy())
         .with_announced_replays(options.announce);
-    let builder = match &options.scope {
-        Some(scope) => builder.with_fixed_scope(scope.as_str()),
-        None if matches!(options.store, StoreName::Postgres(_)) => {
-            return Err("other machines may share this database, so say whose calls these are: --scope NAME".into());
+    let is_local = !matches!(options.store, StoreName::Postgres(_));
+    let builder = match (&options.scope, options.scope_header.clone(), options.listen) {
+        (Some(scope), ..) => builder.with_fixed_scope(scope.as_str()),
+        (None, Some(header), Some(_)) => {
+            builder.with_scope_from_http(move |head| scope_in(head, &header))
         }
-        None => builder.with_one_caller(),
+        (None, _, None) if is_local => builder.with_one_caller(),
+        (None, _, None) => return Err(NEEDS_SCOPE.into()),
+        (None, None, Some(_)) => return Err(NEEDS_SCOPE_OVER_HTTP.into()),
     };
     let idempotency = builder.build()?;
     let relay = Relay::new(idempotency.clone(), options.relay())?;
     let _sweeper = idempotency.sweep_in_background(SweepSettings::default());
+    if let (Some(listen), Some(upstream)) = (options.listen, options.upstream.clone()) {
+        http::serve(relay, &idempotency, listen, upstream).await?;
+        return Ok(0);
+    }
     let Server {
         input,
         output,
@@ -52,6 +63,22 @@ async fn relay<S: Store>(options: &Options, store: S) -> Result<i32, Box<dyn Err
     } = child::start(&options.command)?;
     relay.run((stdin(), stdout()), (output, input)).await;
     Ok(child::code(ended.await??))
+}
+
+const NEEDS_SCOPE: &str =
+    "other machines may share this database, so say whose calls these are: --scope NAME";
+
+const NEEDS_SCOPE_OVER_HTTP: &str = "say whose calls these are: --scope-header NAME, if a gateway that you \
+    trust names the caller in that header, or --scope NAME, if all callers may see each other's results";
+
+/// The caller that a header names.
+fn scope_in(head: &::http::request::Parts, header: &HeaderName) -> Result<Scope, Denied> {
+    let name = head.headers.get(header).and_then(|name| name.to_str().ok());
+    name.map(Scope::new).ok_or_else(|| {
+        Denied::new(format!(
+            "The request has no header `{header}`, which names its caller."
+        ))
+    })
 }
 
 /// A name for the records of a command: the program's, with a digest of the whole, which may hold secrets.

@@ -127,7 +127,9 @@ async fn a_call_to_a_server_that_reads_no_more_is_not_executed_and_may_run_again
     drop(input);
     let running = relay.clone();
     let running = tokio::spawn(async move {
-        running.run(tokio::io::split(to_client), (from_server, to_server)).await;
+        running
+            .run(tokio::io::split(to_client), (from_server, to_server))
+            .await;
     });
     let mut client = Peer::new(client);
     client.say(&call(json!(1), "charge", json!({}))).await;

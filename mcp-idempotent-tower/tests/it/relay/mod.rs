@@ -4,6 +4,7 @@ mod bounds;
 mod cancelling;
 mod endings;
 mod ends;
+mod http;
 mod identity;
 mod outcomes;
 mod passing;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::program::{Program, proxy};
 
 /// Where `tests/provide/servers.sh` put them.
-fn provided(path: &str) -> String {
+pub(super) fn provided(path: &str) -> String {
     let directory = env::var("MCP_IDEMPOTENT_TEST_SERVERS").unwrap_or_default();
     let program = PathBuf::from(directory).join(path);
     assert!(
@@ -117,7 +117,7 @@ fn told(method: &str) -> Value {
 }
 
 /// An answer with its numbers masked: times, sizes and addresses differ from run to run.
-fn masked(answer: &Value) -> Value {
+pub(super) fn masked(answer: &Value) -> Value {
     let text = answer["result"].to_string() + &answer["error"].to_string();
     let mut masked = String::new();
     for letter in text.chars() {

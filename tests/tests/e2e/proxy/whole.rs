@@ -80,3 +80,17 @@ async fn the_help_says_what_the_proxy_promises() {
         .unwrap();
     insta::assert_snapshot!(help);
 }
+
+#[tokio::test]
+async fn a_proxy_over_http_asks_whose_calls_it_is_given() {
+    let address = ["--listen", "127.0.0.1:0", "--upstream"];
+    for (url, expected) in [
+        ("http://127.0.0.1:1", "--scope-header NAME"),
+        ("https://127.0.0.1:1", "type http://HOST:PORT"),
+        ("http://127.0.0.1:1/mcp", "without a path"),
+    ] {
+        let mut program = Program::start(proxy(), [&address[..], &[url]].concat());
+        let complaint = program.complaints().await;
+        assert!(complaint.contains(expected), "{url}: {complaint}");
+    }
+}

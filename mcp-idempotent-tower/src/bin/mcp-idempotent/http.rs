@@ -1,0 +1,83 @@
+//! The proxy over HTTP.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use http::uri::Authority;
+use hyper::server::conn::http1;
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use mcp_idempotent_tower::{
+    Idempotency, Store,
+    relay::{
+        Relay,
+        http::{HttpRelay, WireBody},
+    },
+};
+use tokio::net::TcpListener;
+
+/// How long protected calls may go on after the proxy was told to end.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// Serves until the process is told to end.
+///
+/// # Errors
+///
+/// The address is taken, or is not one of this machine.
+pub(crate) async fn serve<S: Store>(
+    relay: Relay<S>,
+    idempotency: &Idempotency<S>,
+    listen: SocketAddr,
+    upstream: Authority,
+) -> io::Result<()> {
+    let client = Client::builder(TokioExecutor::new()).build_http::<WireBody>();
+    let service = TowerToHyperService::new(HttpRelay::new(relay, upstream, client));
+    let listener = TcpListener::bind(listen).await?;
+    tracing::info!(address = %listener.local_addr()?, "listening");
+    let mut told_to_end = std::pin::pin!(told_to_end());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut told_to_end => break,
+        };
+        let Ok((stream, _)) = accepted else {
+            // Out of files, for instance. It passes.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        // Answers are small, and nobody should wait for the next one to fill a packet.
+        let _ = stream.set_nodelay(true);
+        let service = service.clone();
+        tokio::spawn(async move {
+            let mut connection = http1::Builder::new();
+            connection.timer(TokioTimer::new());
+            if let Err(error) = connection
+                .serve_connection(TokioIo::new(stream), service)
+                .await
+            {
+                tracing::debug!(%error, "a connection broke off");
+            }
+        });
+    }
+    let _ = idempotency.shutdown(DRAIN).await;
+    Ok(())
+}
+
+#[cfg(unix)]
+async fn told_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
+#[cfg(not(unix))]
+async fn told_to_end() {
+    let _ = tokio::signal::ctrl_c().await;
+}
