@@ -4,7 +4,7 @@ use std::{error::Error, ops::Range};
 
 use bytes::Bytes;
 use mcp_idempotent_core::{
-    Action, CommitOutcome, ErrorKind, HandlerResult, OnDoubt, Refusal, Replay, ResultKind,
+    Action, CommitOutcome, ErrorKind, HandlerResult, OnDoubt, Refusal, ResultKind,
 };
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::OwnedSemaphorePermit;
@@ -17,9 +17,9 @@ use super::{
 use crate::{
     call::{
         refusal,
-        result::{stored, tag, unstored},
+        result::{stored, tag},
     },
-    raw::{Edit, Members, edited, first_in, range},
+    raw::{Members, edited, range},
     wire,
 };
 
@@ -227,78 +227,6 @@ fn under(message: &Bytes, id: &Id) -> Bytes {
     }
 }
 
-/// A recorded result under the caller's own id, marked as a replay.
-pub(super) fn replayed(replay: &Replay, id: &Id, key_maker: KeyMaker, announce: bool) -> Bytes {
-    let Some((tag, json)) = unstored(&replay.response) else {
-        tracing::error!("a stored result could not be read");
-        return refused(&refusal::unreadable(), id, key_maker);
-    };
-    if tag == tag::ERROR {
-        return response(id, "error", json);
-    }
-    match replay.at {
-        None => response(id, "result", json),
-        Some(at) => {
-            let notice = announce.then(|| json!(refusal::replay_notice(at)).to_string());
-            let mark = json!({ "at": at.to_string() }).to_string();
-            let marked = marked(
-                json,
-                &mark,
-                notice.filter(|_| tag == tag::RESULT).as_deref(),
-            );
-            response(id, "result", &marked)
-        }
-    }
-}
-
-/// `result` with the mark of a replay in its `_meta`, and a notice at the end of its content.
-fn marked(result: &str, mark: &str, notice: Option<&str>) -> String {
-    let Some(members) = Members::of(result) else {
-        return result.to_owned();
-    };
-    let text = result.as_bytes();
-    let object = |raw: &'_ str| Members::of(raw).is_some();
-    let comma = |is_empty| if is_empty { "" } else { "," };
-    let name = wire::REPLAYED;
-    let (at, inserted) = match members.get("_meta").filter(|it| it.get() != "null") {
-        Some(meta) if object(meta.get()) => {
-            match Members::of(meta.get()).and_then(|it| it.get(name)) {
-                // The server marks replays itself.
-                Some(theirs) => (range(text, theirs), mark.to_owned()),
-                None => {
-                    let comma = comma(Members::of(meta.get()).is_some_and(|it| it.is_empty()));
-                    (first_in(text, meta), format!(r#""{name}":{mark}{comma}"#))
-                }
-            }
-        }
-        Some(_) => return result.to_owned(),
-        None => {
-            let meta = format!(r#"{{"{name}":{mark}}}"#);
-            match members.get("_meta") {
-                Some(null) => (range(text, null), meta),
-                None => {
-                    let comma = comma(members.is_empty());
-                    (1..1, format!(r#""_meta":{meta}{comma}"#))
-                }
-            }
-        }
-    };
-    let content = members
-        .get("content")
-        .zip(notice)
-        .and_then(|(content, notice)| {
-            let blocks: Vec<&RawValue> = serde_json::from_str(content.get()).ok()?;
-            let end = range(text, content).end - 1;
-            let comma = comma(blocks.is_empty());
-            Some((end..end, format!("{comma}{notice}")))
-        });
-    let mut edits: Vec<Edit<'_>> = vec![(at, &inserted)];
-    if let Some((at, block)) = &content {
-        edits.push((at.clone(), block));
-    }
-    String::from_utf8_lossy(&edited(text, &mut edits)).into_owned()
-}
-
 /// A refusal, in the form that reaches whoever made the key: client code reads JSON-RPC errors, a model sees
 /// results only.
 pub(super) fn refused(refusal: &Refusal, id: &Id, key_maker: KeyMaker) -> Bytes {
@@ -322,7 +250,8 @@ pub(super) fn invalid(id: &Id, message: &str) -> Bytes {
     response(id, "error", &error.to_string())
 }
 
-fn response(id: &Id, member: &str, json: &str) -> Bytes {
+/// A response with this result or error.
+pub(super) fn response(id: &Id, member: &str, json: &str) -> Bytes {
     format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":{},\"{member}\":{json}}}\n",
         id.spelt()
@@ -333,45 +262,6 @@ fn response(id: &Id, member: &str, json: &str) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_mark_changes_no_other_byte() {
-        for (result, notice, expected) in [
-            (
-                r#"{}"#,
-                None,
-                r#"{"_meta":{"io.github.mcp-idempotent/replayed":1}}"#,
-            ),
-            (
-                r#"{ "x" : 1.50 }"#,
-                None,
-                r#"{"_meta":{"io.github.mcp-idempotent/replayed":1}, "x" : 1.50 }"#,
-            ),
-            (
-                r#"{"_meta": {},"content":[]}"#,
-                Some("2"),
-                r#"{"_meta": {"io.github.mcp-idempotent/replayed":1},"content":[2]}"#,
-            ),
-            (
-                r#"{"content":[ 0 ],"_meta":{"a":"b"}}"#,
-                Some("2"),
-                r#"{"content":[ 0 ,2],"_meta":{"io.github.mcp-idempotent/replayed":1,"a":"b"}}"#,
-            ),
-            (
-                r#"{"_meta":null}"#,
-                None,
-                r#"{"_meta":{"io.github.mcp-idempotent/replayed":1}}"#,
-            ),
-            (
-                r#"{"_meta":{"io.github.mcp-idempotent/replayed":{"at":"x"}}}"#,
-                None,
-                r#"{"_meta":{"io.github.mcp-idempotent/replayed":1}}"#,
-            ),
-            (r#"7"#, Some("2"), r#"7"#),
-        ] {
-            assert_eq!(marked(result, "1", notice), expected);
-        }
-    }
 
     fn kind(message: &str, key_maker: KeyMaker, error: ServerError) -> ResultKind {
         Answered::by_server(Bytes::from(message.to_owned()), None, key_maker, error).kind

@@ -97,6 +97,7 @@ mod outlet;
 mod progress;
 #[expect(clippy::module_inception, reason = "the file of the type")]
 mod relay;
+mod replay;
 mod rule;
 mod scan;
 mod session;

@@ -9,6 +9,7 @@ use mcp_idempotent_core::{Policy, Store};
 use super::{
     answer::{self, Answered},
     call::{Caller, RelayedCall},
+    replay,
     rule::{Hints, Policies},
     settings::RelaySettings,
 };
@@ -118,7 +119,7 @@ impl<S: Store> Relay<S> {
         let announce = self.idempotency.settings().announce_replays;
         match reply {
             Reply::Ran(answered) => answered.told(&id, key_maker),
-            Reply::Replayed(replay) => answer::replayed(&replay, &id, key_maker, announce),
+            Reply::Replayed(replay) => replay::replayed(&replay, &id, key_maker, announce),
             Reply::Refused(refusal) => answer::refused(&refusal, &id, key_maker),
         }
     }

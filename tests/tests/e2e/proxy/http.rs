@@ -88,7 +88,10 @@ impl Client {
             )
             .await;
         }
-        let echo = json!({ "name": "echo", "arguments": { "message": "hello" } });
+        // It only reads, so it is protected under a key alone.
+        let arguments = json!({ "message": "hello" });
+        let echo = json!({ "name": "echo", "arguments": arguments, "idempotencyKey": "k" });
+        self.ask("tools/call", echo.clone()).await;
         let again = self.ask("tools/call", echo).await;
         let is_replay = !again["_meta"]["io.github.mcp-idempotent/replayed"].is_null();
         self.answers.pop();

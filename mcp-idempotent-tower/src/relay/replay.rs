@@ -1,0 +1,135 @@
+//! A recorded result, as a repeated call gets it.
+
+use bytes::Bytes;
+use mcp_idempotent_core::Replay;
+use serde_json::{json, value::RawValue};
+
+use super::{
+    answer::{refused, response},
+    call::KeyMaker,
+    message::Id,
+};
+use crate::{
+    call::{
+        refusal,
+        result::{tag, unstored},
+    },
+    raw::{Edit, Members, edited, first_in, range},
+    wire,
+};
+
+/// A recorded result under the caller's own id, marked as a replay.
+pub(super) fn replayed(replay: &Replay, id: &Id, key_maker: KeyMaker, announce: bool) -> Bytes {
+    let Some((tag, json)) = unstored(&replay.response) else {
+        tracing::error!("a stored result could not be read");
+        return refused(&refusal::unreadable(), id, key_maker);
+    };
+    if tag == tag::ERROR {
+        return response(id, "error", json);
+    }
+    match replay.at {
+        None => response(id, "result", json),
+        Some(at) => {
+            let notice = announce.then(|| json!(refusal::replay_notice(at)).to_string());
+            let mark = json!({ "at": at.to_string() }).to_string();
+            let marked = marked(
+                json,
+                &mark,
+                notice.filter(|_| tag == tag::RESULT).as_deref(),
+            );
+            response(id, "result", &marked)
+        }
+    }
+}
+
+/// `result` with the mark of a replay in its `_meta`, and a notice at the end of its content.
+fn marked(result: &str, mark: &str, notice: Option<&str>) -> String {
+    let Some(members) = Members::of(result) else {
+        return result.to_owned();
+    };
+    let text = result.as_bytes();
+    let object = |raw: &'_ str| Members::of(raw).is_some();
+    let comma = |is_empty| if is_empty { "" } else { "," };
+    let name = wire::REPLAYED;
+    let (at, inserted) = match members.get("_meta").filter(|it| it.get() != "null") {
+        Some(meta) if object(meta.get()) => {
+            match Members::of(meta.get()).and_then(|it| it.get(name)) {
+                // The server marks replays itself.
+                Some(theirs) => (range(text, theirs), mark.to_owned()),
+                None => {
+                    let comma = comma(Members::of(meta.get()).is_some_and(|it| it.is_empty()));
+                    (first_in(text, meta), format!(r#""{name}":{mark}{comma}"#))
+                }
+            }
+        }
+        Some(_) => return result.to_owned(),
+        None => {
+            let meta = format!(r#"{{"{name}":{mark}}}"#);
+            match members.get("_meta") {
+                Some(null) => (range(text, null), meta),
+                None => {
+                    let comma = comma(members.is_empty());
+                    (1..1, format!(r#""_meta":{meta}{comma}"#))
+                }
+            }
+        }
+    };
+    let content = members
+        .get("content")
+        .zip(notice)
+        .and_then(|(content, notice)| {
+            let blocks: Vec<&RawValue> = serde_json::from_str(content.get()).ok()?;
+            let end = range(text, content).end - 1;
+            let comma = comma(blocks.is_empty());
+            Some((end..end, format!("{comma}{notice}")))
+        });
+    let mut edits: Vec<Edit<'_>> = vec![(at, &inserted)];
+    if let Some((at, block)) = &content {
+        edits.push((at.clone(), block));
+    }
+    String::from_utf8_lossy(&edited(text, &mut edits)).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_changes_no_other_byte() {
+        for (result, notice, expected) in [
+            (
+                r#"{}"#,
+                None,
+                r#"{"_meta":{"io.github.mcp-idempotent/replayed":1}}"#,
+            ),
+            (
+                r#"{ "x" : 1.50 }"#,
+                None,
+                r#"{"_meta":{"io.github.mcp-idempotent/replayed":1}, "x" : 1.50 }"#,
+            ),
+            (
+                r#"{"_meta": {},"content":[]}"#,
+                Some("2"),
+                r#"{"_meta": {"io.github.mcp-idempotent/replayed":1},"content":[2]}"#,
+            ),
+            (
+                r#"{"content":[ 0 ],"_meta":{"a":"b"}}"#,
+                Some("2"),
+                r#"{"content":[ 0 ,2],"_meta":{"io.github.mcp-idempotent/replayed":1,"a":"b"}}"#,
+            ),
+            (
+                r#"{"_meta":null}"#,
+                None,
+                r#"{"_meta":{"io.github.mcp-idempotent/replayed":1}}"#,
+            ),
+            (
+                r#"{"_meta":{"io.github.mcp-idempotent/replayed":{"at":"x"}}}"#,
+                None,
+                r#"{"_meta":{"io.github.mcp-idempotent/replayed":1}}"#,
+            ),
+            (r#"7"#, Some("2"), r#"7"#),
+        ] {
+            assert_eq!(marked(result, "1", notice), expected);
+        }
+    }
+}
