@@ -41,9 +41,14 @@ What it promises:
     override_usage = "mcp-idempotent [OPTIONS] -- COMMAND [ARGS]...\n       mcp-idempotent [OPTIONS] --listen ADDRESS --upstream URL"
 )]
 pub(crate) struct Options {
-    /// Where calls are remembered: memory, sqlite://FILE or postgres://USER@HOST/DATABASE
+    /// Where calls are remembered: memory, sqlite://FILE, postgres://USER@HOST/DATABASE or
+    /// redis://HOST
     #[arg(long, value_name = "STORE", default_value = "memory")]
     pub(crate) store: StoreName,
+
+    /// With --store redis: where it is
+    #[arg(long, value_name = "URL", env = "REDIS_URL", hide_env_values = true)]
+    pub(crate) redis_url: Option<String>,
 
     /// Whose records these are. Other servers on the same store need other names [default: made from
     /// the command]
@@ -51,7 +56,7 @@ pub(crate) struct Options {
     pub(crate) application: Option<String>,
 
     /// Whose calls these are. Callers with different scopes never get each other's results. Needed
-    /// with Postgres
+    /// with Postgres and Redis
     #[arg(long, value_name = "NAME")]
     pub(crate) scope: Option<String>,
 

@@ -27,6 +27,10 @@ pub(crate) async fn run(options: Options) -> Result<i32, Box<dyn Error>> {
         StoreName::Memory => relay(&options, MemoryStore::new()).await,
         StoreName::Sqlite(url) => relay(&options, store::sqlite(url).await?).await,
         StoreName::Postgres(url) => relay(&options, store::postgres(url).await?).await,
+        StoreName::Redis(url) => {
+            let url = url.as_ref().or(options.redis_url.as_ref());
+            relay(&options, store::redis(url.map(String::as_str)).await?).await
+        }
     }
 }
 
@@ -39,7 +43,7 @@ async fn relay<S: Store>(options: &Options, store: S) -> Result<i32, Box<dyn Err
     let builder = Idempotency::builder(application, store)
         .with_policy(options.policy())
         .with_announced_replays(options.announce);
-    let is_local = !matches!(options.store, StoreName::Postgres(_));
+    let is_local = !options.store.is_shared();
     let builder = match (&options.scope, options.scope_header.clone(), options.listen) {
         (Some(scope), ..) => builder.with_fixed_scope(scope.as_str()),
         (None, Some(header), Some(_)) => {
@@ -66,7 +70,7 @@ async fn relay<S: Store>(options: &Options, store: S) -> Result<i32, Box<dyn Err
 }
 
 const NEEDS_SCOPE: &str =
-    "other machines may share this database, so say whose calls these are: --scope NAME";
+    "other machines may share this store, so say whose calls these are: --scope NAME";
 
 const NEEDS_SCOPE_OVER_HTTP: &str = "say whose calls these are: --scope-header NAME, if a gateway that you \
     trust names the caller in that header, or --scope NAME, if all callers may see each other's results";

@@ -2,7 +2,7 @@
 
 use std::{error::Error, str::FromStr};
 
-use mcp_idempotent_tower::{PostgresStore, SqliteStore};
+use mcp_idempotent_tower::{PostgresStore, RedisStore, SqliteStore};
 use sqlx::PgPool;
 
 /// A store, as it is typed.
@@ -13,6 +13,15 @@ pub(crate) enum StoreName {
     Sqlite(String),
     /// The URL of a database.
     Postgres(String),
+    /// The URL of a server, unless `--redis-url` has it.
+    Redis(Option<String>),
+}
+
+impl StoreName {
+    /// Whether programs on other machines can share it.
+    pub(crate) const fn is_shared(&self) -> bool {
+        matches!(self, Self::Postgres(_) | Self::Redis(_))
+    }
 }
 
 impl FromStr for StoreName {
@@ -52,4 +61,15 @@ pub(crate) async fn postgres(url: &str) -> Result<PostgresStore, Box<dyn Error>>
         store.migrate().await?;
     }
     Ok(store)
+}
+
+/// Connects to a server.
+///
+/// # Errors
+///
+/// No URL was given, or the server cannot be reached or used.
+pub(crate) async fn redis(url: Option<&str>) -> Result<RedisStore, Box<dyn Error>> {
+    let url =
+        url.ok_or("say where Redis is: --store redis://HOST, --redis-url URL, or REDIS_URL")?;
+    Ok(RedisStore::open(url).await?)
 }

@@ -44,7 +44,7 @@ async fn a_wrong_option_says_what_to_type() {
     for (arguments, expected) in [
         (
             &["--store", "mysql://x", "--", "x"][..],
-            "type `memory`, `sqlite://FILE` or `postgres://USER@HOST/DATABASE`",
+            "type `memory`, `sqlite://FILE`, `postgres://USER@HOST/DATABASE` or `redis://HOST`",
         ),
         (
             &["--tool", "pay=once", "--", "x"],
