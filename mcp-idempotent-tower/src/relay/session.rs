@@ -82,7 +82,7 @@ impl<S: Store> Session<S> {
                 () = client.closed() => break,
             };
             match read {
-                Ok(Some(Piece::Line(line))) => self.from_client(line).await,
+                Ok(Some(Piece::Line(line))) => self.hear_client(line).await,
                 Ok(Some(Piece::Part { bytes, is_last })) => {
                     pass_part(server, &mut long, &bytes, is_last).await;
                 }
@@ -100,7 +100,7 @@ impl<S: Store> Session<S> {
         let (mut long, mut scan) = (None, Scan::default());
         while let Ok(Some(piece)) = lines.next().await {
             match piece {
-                Piece::Line(line) => self.from_server(line).await,
+                Piece::Line(line) => self.hear_server(line).await,
                 Piece::Part { bytes, is_last } => {
                     pass_part(client, &mut long, &bytes, is_last).await;
                     scan.read(&bytes);
@@ -124,7 +124,7 @@ impl<S: Store> Session<S> {
         }
     }
 
-    async fn from_client(&self, line: Bytes) {
+    async fn hear_client(&self, line: Bytes) {
         // A client that reads nothing sends no more: its answers would fill the memory.
         let _ = self.calls.client().turn().await;
         let messages = messages(&line);
@@ -142,7 +142,7 @@ impl<S: Store> Session<S> {
         }
     }
 
-    async fn from_server(&self, line: Bytes) {
+    async fn hear_server(&self, line: Bytes) {
         let messages = messages(&line);
         let mut left = Vec::new();
         for message in &messages {
