@@ -37,6 +37,7 @@
 //! 10. **Dropping is safe.** Dropping a transaction rolls it back. Dropping the future of any method
 //!     at any await point leaves no pooled connection inside a transaction.
 
+mod audit;
 mod error;
 pub mod memory;
 mod operator;
@@ -53,10 +54,11 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 pub use self::{
+    audit::{Audit, InvalidAudit},
     error::{StoreError, StoreErrorKind},
     operator::{
-        Audit, InvalidAudit, OperatorStore, RecordInfo, RecordQuery, RecordStatus, Resolution,
-        ResolutionKind, Resolved, ResolvedBy,
+        OperatorStore, RecordInfo, RecordQuery, RecordStatus, Resolution, ResolutionKind, Resolved,
+        ResolvedBy,
     },
 };
 #[cfg(doc)]

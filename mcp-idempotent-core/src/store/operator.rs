@@ -1,10 +1,10 @@
 //! For operators: what is recorded, and how a call in doubt is resolved.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Completion, Store, StoreError};
+use super::{Audit, Completion, Store, StoreError};
 use crate::{
     fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
     key::{IdempotencyKey, visible_prefix},
@@ -299,60 +299,6 @@ impl Resolution {
             Self::NotCommitted => ResolutionKind::NotCommitted,
             Self::Release => ResolutionKind::Released,
         }
-    }
-}
-
-/// Who resolves a record, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Audit {
-    /// Who.
-    pub who: Arc<str>,
-    /// Why.
-    pub why: Arc<str>,
-    /// How long to keep the audit trail of a freed key that is not claimed again. A completed
-    /// record keeps its trail for its own retention.
-    pub kept: Duration,
-}
-
-/// The audit has no name or no reason, or one of them is not acceptable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct InvalidAudit;
-
-impl fmt::Display for InvalidAudit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "a resolution must say who and why, each in 1 to 1000 characters without U+0000 and not only white space",
-        )
-    }
-}
-
-impl std::error::Error for InvalidAudit {}
-
-impl Audit {
-    /// How long the audit trail of a freed key is kept: 90 days.
-    pub const DEFAULT_KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-    const LONGEST: usize = 1000;
-
-    /// Makes an audit of who resolves the record, and why.
-    ///
-    /// # Errors
-    ///
-    /// `who` or `why` is blank, longer than 1000 characters, or contains U+0000.
-    pub fn new(who: impl Into<Arc<str>>, why: impl Into<Arc<str>>) -> Result<Self, InvalidAudit> {
-        let (who, why) = (who.into(), why.into());
-        for said in [&who, &why] {
-            let length = said.chars().count();
-            if said.trim().is_empty() || length > Self::LONGEST || said.contains('\0') {
-                return Err(InvalidAudit);
-            }
-        }
-        Ok(Self {
-            who,
-            why,
-            kept: Self::DEFAULT_KEPT,
-        })
     }
 }
 
