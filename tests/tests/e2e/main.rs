@@ -14,6 +14,7 @@ mod lost_commits;
 mod misbehaviour;
 mod model;
 mod nesting;
+mod operator;
 mod outcomes;
 mod outside;
 mod processes;

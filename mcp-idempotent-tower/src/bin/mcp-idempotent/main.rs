@@ -1,9 +1,11 @@
 //! `mcp-idempotent [OPTIONS] -- COMMAND [ARGS]`: a proxy in front of an MCP server that stays as it is.
-//! With `--listen` and `--upstream`, in front of one that is reached over HTTP.
+//! With `--listen` and `--upstream`, in front of one that is reached over HTTP. `mcp-idempotent records`,
+//! `migrate` and `doctor` are for operators.
 
 mod child;
 mod http;
 mod log;
+mod operator;
 mod options;
 mod proxy;
 mod store;
@@ -19,8 +21,15 @@ const FAILED: i32 = 1;
 
 #[tokio::main]
 async fn main() {
-    let options = Options::parse();
-    let code = match proxy::run(options).await {
+    let mut options = Options::parse();
+    let ran = match options.operator.take() {
+        Some(operator) => match log::start(&options.log) {
+            Ok(()) => operator.run().await.map(operator::Ended::code),
+            Err(error) => Err(error),
+        },
+        None => proxy::run(options).await,
+    };
+    let code = match ran {
         Ok(code) => code,
         Err(error) => {
             log::failed(&*error);

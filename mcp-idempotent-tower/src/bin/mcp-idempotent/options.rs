@@ -9,7 +9,7 @@ use mcp_idempotent_tower::{
     relay::{Derive, RelaySettings, ServerError, ToolRule},
 };
 
-use crate::store::StoreName;
+use crate::{operator::Operator, store::StoreName};
 
 const ABOUT: &str = "Stands in front of an MCP server, and makes repeated tool calls run once.
 
@@ -38,9 +38,15 @@ What it promises:
     about = "Stands in front of an MCP server, and makes repeated tool calls run once.",
     long_about = ABOUT,
     after_help = NOTES,
-    override_usage = "mcp-idempotent [OPTIONS] -- COMMAND [ARGS]...\n       mcp-idempotent [OPTIONS] --listen ADDRESS --upstream URL"
+    override_usage = "mcp-idempotent [OPTIONS] -- COMMAND [ARGS]...\n       mcp-idempotent [OPTIONS] --listen ADDRESS --upstream URL\n       mcp-idempotent records|migrate|doctor [OPTIONS]",
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
 )]
 pub(crate) struct Options {
+    #[command(subcommand)]
+    pub(crate) operator: Option<Operator>,
+
     /// Where calls are remembered: memory, sqlite://FILE, postgres://USER@HOST/DATABASE or
     /// redis://HOST
     #[arg(long, value_name = "STORE", default_value = "memory")]
