@@ -77,13 +77,13 @@ impl PostgresStore {
                 moved_to = row.try_get(0).map_err(failed)?;
             }
             match excluded.error {
-                None => {
+                Some(error) if is_first_refusal(&error) => {}
+                Some(error) if !is_refusal(&error) => return Err(failed(error)),
+                None | Some(_) => {
                     return Err(misconfigured(
                         "the advisory locks of this database do not exclude, or its two connections led to different databases: the store needs Postgres's own advisory locks, and all its connections must lead to one database",
                     ));
                 }
-                Some(error) if is_refusal(&error) => {}
-                Some(error) => return Err(failed(error)),
             }
             let left = Batch::in_full(self).steps([Step::RollBack]);
             left.run(&mut other).await.into_result().map_err(failed)?;
@@ -196,8 +196,12 @@ fn result() -> Completion {
     Completion::new(None, Duration::from_secs(60))
 }
 
-/// Whether the first lock that was tried is taken.
+/// Whether a lock is taken: the first one that was tried, or a later one.
 fn is_refusal(error: &sqlx::Error) -> bool {
+    is_first_refusal(error) || error::sqlstate(error).as_deref() == Some(answer::KEY_BUSY)
+}
+
+fn is_first_refusal(error: &sqlx::Error) -> bool {
     error::sqlstate(error).as_deref() == Some(answer::NO)
 }
 
