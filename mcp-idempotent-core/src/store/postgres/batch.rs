@@ -98,8 +98,11 @@ impl<'s> Batch<'s> {
         self.steps.iter().any(begin)
     }
 
-    /// Opens a transaction. Only the error says what stopped it.
+    /// Opens a transaction. On a connection of a pool, only the error says what stopped it.
     pub(super) async fn open_transaction(self, session: &mut Session) -> Answer {
+        if session.is_own() {
+            return self.run(session).await;
+        }
         Answer {
             error: session.begin(self.text, self.bound).await.err(),
             ..Answer::default()

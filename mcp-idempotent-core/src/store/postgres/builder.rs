@@ -2,39 +2,71 @@
 
 use std::{
     fmt,
+    str::FromStr as _,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
 use futures_util::future::BoxFuture;
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool, postgres::PgConnectOptions};
 
 use super::{
     lock::{Locks, savepoint},
+    own::Own,
     reserved::Reserved,
     schema_name::SchemaName,
+    source::Source,
     statement::{Statements, Values},
     store::{Inner, Isolation, OnBegin, PostgresStore},
 };
-use crate::store::{CallInfo, StoreError};
+use crate::store::{CallInfo, StoreError, StoreErrorKind};
 
 impl PostgresStore {
-    /// A store with the default settings. It does not ask the database anything yet.
-    #[must_use]
-    pub fn new(pool: PgPool) -> Self {
-        PostgresStoreBuilder::new(pool).build_with(SchemaName::default())
+    /// A store that owns its connections, with the default settings. It does not connect yet. This is
+    /// the fastest choice: the connection that was used last comes first, and taking it or giving it
+    /// back sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// The URL is not one of Postgres.
+    pub fn connect(url: &str) -> Result<Self, StoreError> {
+        let options = PgConnectOptions::from_str(url).map_err(|error| {
+            let said = "Postgres store: the URL cannot be used";
+            StoreError::new(StoreErrorKind::Misconfigured, said).with_source(error)
+        })?;
+        Self::builder_with(options).build()
     }
 
-    /// Starts building a store with other settings.
-    pub fn builder(pool: PgPool) -> PostgresStoreBuilder {
-        PostgresStoreBuilder::new(pool)
+    /// Starts building a store that owns its connections.
+    pub fn builder_with(options: PgConnectOptions) -> PostgresStoreBuilder {
+        PostgresStoreBuilder::new(Connections::Own(options))
     }
+
+    /// A store on a pool of yours, with the default settings. It does not ask the database anything yet.
+    /// The pool's settings and hooks apply.
+    #[must_use]
+    pub fn new(pool: PgPool) -> Self {
+        let builder = PostgresStoreBuilder::new(Connections::Pool(pool.clone()));
+        builder.build_with(SchemaName::default(), Source::Pool(pool))
+    }
+
+    /// Starts building a store on a pool of yours.
+    pub fn builder(pool: PgPool) -> PostgresStoreBuilder {
+        PostgresStoreBuilder::new(Connections::Pool(pool))
+    }
+}
+
+#[derive(Debug)]
+enum Connections {
+    Pool(PgPool),
+    Own(PgConnectOptions),
 }
 
 /// Builds a [`PostgresStore`].
 #[must_use]
 pub struct PostgresStoreBuilder {
-    pool: PgPool,
+    connections: Connections,
+    limit: u32,
     schema: String,
     isolation: Option<Isolation>,
     lookup_first: bool,
@@ -50,9 +82,10 @@ pub struct PostgresStoreBuilder {
 }
 
 impl PostgresStoreBuilder {
-    fn new(pool: PgPool) -> Self {
+    fn new(connections: Connections) -> Self {
         Self {
-            pool,
+            connections,
+            limit: PostgresStore::DEFAULT_CONNECTIONS,
             schema: SchemaName::DEFAULT.to_owned(),
             isolation: None,
             lookup_first: false,
@@ -68,6 +101,13 @@ impl PostgresStoreBuilder {
         }
     }
 
+    /// How many connections of its own the store opens at most, besides one for renewals. A pool of yours
+    /// has its own limit. Default: [`PostgresStore::DEFAULT_CONNECTIONS`].
+    pub fn with_connections(mut self, limit: u32) -> Self {
+        self.limit = limit;
+        self
+    }
+
     /// The schema of the tables. Default: `mcp_idempotent`. It must be a plain identifier: lower case
     /// letters, digits and underscores.
     pub fn with_schema(mut self, schema: impl Into<String>) -> Self {
@@ -81,7 +121,7 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Looks for a record before a transaction is opened. A replay then takes one round trip instead of
+    /// On a pool of yours: looks for a record before a transaction is opened. A replay then takes one round trip instead of
     /// two, and leaves no error in the server's log. A first call takes one round trip more. This is for
     /// servers whose calls are mostly replays.
     pub fn with_lookup_first(mut self, lookup_first: bool) -> Self {
@@ -198,12 +238,21 @@ impl PostgresStoreBuilder {
     /// # Errors
     ///
     /// The schema's name is not a plain identifier.
-    pub fn build(self) -> Result<PostgresStore, StoreError> {
+    pub fn build(mut self) -> Result<PostgresStore, StoreError> {
         let schema = SchemaName::new(&self.schema)?;
-        Ok(self.build_with(schema))
+        let source = match &self.connections {
+            Connections::Pool(pool) => Source::Pool(pool.clone()),
+            Connections::Own(options) => {
+                // One of them takes no look-up before it.
+                self.lookup_first = false;
+                let limit = usize::try_from(self.limit.max(1)).unwrap_or(usize::MAX);
+                Source::Own(Own::new(options.clone(), limit))
+            }
+        };
+        Ok(self.build_with(schema, source))
     }
 
-    fn build_with(self, schema: SchemaName) -> PostgresStore {
+    fn build_with(self, schema: SchemaName, source: Source) -> PostgresStore {
         let values = Values {
             schema: &schema.quoted(),
             isolation: self.isolation.map_or("", clause),
@@ -215,7 +264,7 @@ impl PostgresStoreBuilder {
             inner: Arc::new(Inner {
                 statements: Statements::new(&values),
                 locks: Locks::new(schema.as_str()),
-                pool: self.pool,
+                source,
                 reserved: Reserved::default(),
                 schema,
                 isolation: self.isolation,
@@ -248,6 +297,7 @@ const fn clause(isolation: Isolation) -> &'static str {
 impl fmt::Debug for PostgresStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStoreBuilder")
+            .field("limit", &self.limit)
             .field("schema", &self.schema)
             .field("isolation", &self.isolation)
             .field("lookup_first", &self.lookup_first)

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use futures_util::FutureExt as _;
 use sqlx::Row as _;
+use tokio::task::unconstrained;
 
 use super::{
     batch::Batch,
@@ -16,6 +18,9 @@ use super::{
     tries::{Outcome, Purpose, Refusal, Tries},
 };
 use crate::store::{CallInfo, Claim, Claimed, StoreError};
+
+/// The column of `find.sql` that says whether a record is past its end.
+const PAST: usize = 7;
 
 pub(super) async fn begin(
     store: &PostgresStore,
@@ -43,17 +48,29 @@ pub(super) async fn begin(
         }
         let mut mark = Mark::new();
         let opened = tries
-            .run(session, Purpose::Open, |batch, _| {
+            .run(session, Purpose::Open, |batch, session| {
                 // A lost session may still hold the lock of the earlier mark.
                 mark = Mark::new();
-                opening(store, batch, mark, claim, serializable)
+                opening(store, batch, mark, claim, serializable, session.is_own())
             })
             .await?;
         let (refused, refusal) = match opened {
-            Outcome::Through(session, _) => {
+            Outcome::Through(mut opened, answer) => {
+                if let (Some(claim), Some(row)) = (claim, answer.row(Step::Find)) {
+                    let failed = |error| tries.failed(error);
+                    let found = Stored::read(row).map_err(failed)?;
+                    if !row.try_get::<bool, _>(PAST).map_err(failed)? {
+                        leave(store, opened);
+                        return Ok(Claimed::Found(found.record));
+                    }
+                    let left = tries.roll_back(&mut opened).await;
+                    left.map_err(|error| tries.failed(error))?;
+                    session = expire(&mut tries, opened, claim).await?;
+                    continue;
+                }
                 let locks = &store.inner.locks;
                 let transaction = PgTransaction {
-                    session,
+                    session: opened,
                     mark,
                     lock: claim
                         .map_or_else(|| locks.of_transaction(mark), |claim| locks.of_key(claim)),
@@ -74,15 +91,35 @@ pub(super) async fn begin(
             Told::Again(session) => session,
         };
         if refusal == Refusal::RecordExists {
-            // There was a record, but it has expired.
-            let expired = tries.run(session, Purpose::Commit, |batch, _| {
-                batch
-                    .steps([Step::BeginReadCommitted])
-                    .call(Step::Expire, &record)
-                    .steps([Step::Commit])
-            });
-            (session, _) = expired.await?.through();
+            session = expire(&mut tries, session, claim).await?;
         }
+    }
+}
+
+/// Removes a record that is past its end.
+async fn expire(
+    tries: &mut Tries<'_>,
+    session: Session,
+    claim: &Claim,
+) -> Result<Session, StoreError> {
+    let record = Argument::record(claim);
+    let expired = tries.run(session, Purpose::Commit, |batch, _| {
+        batch
+            .steps([Step::BeginReadCommitted])
+            .call(Step::Expire, &record)
+            .steps([Step::Commit])
+    });
+    Ok(expired.await?.through().0)
+}
+
+/// Rolls back without waiting for the answer, and gives the connection back. Whoever uses it next reads
+/// that answer first. So a replay takes one round trip.
+fn leave(store: &PostgresStore, mut session: Session) {
+    let batch = Batch::new(store).steps([Step::RollBack]);
+    // A budget that is used up must not keep the message back.
+    let sent = unconstrained(batch.run(&mut session)).now_or_never();
+    if sent.is_none_or(|answer| answer.error.is_none()) {
+        session.release();
     }
 }
 
@@ -92,6 +129,7 @@ fn opening<'s>(
     mark: Mark,
     claim: Option<&Claim>,
     serializable: bool,
+    reads_rows: bool,
 ) -> Batch<'s> {
     let batch = batch.steps([Step::Begin]);
     let batch = match claim {
@@ -102,8 +140,13 @@ fn opening<'s>(
                 Some(_) => Step::Open,
                 None => Step::OpenUnlessSerializable,
             };
-            let id = Argument::Bytes(claim.id.as_bytes());
-            batch.try_locks(store, step, claim).call(Step::Seen, &[id])
+            let batch = batch.try_locks(store, step, claim);
+            let [id, tombstones] = Argument::record(claim);
+            if reads_rows {
+                batch.call(Step::Find, &[id, tombstones])
+            } else {
+                batch.call(Step::Seen, &[id])
+            }
         }
         None => {
             let lock = store.inner.locks.of_transaction(mark);
@@ -126,9 +169,9 @@ async fn set_up(
     };
     let mut session = transaction.session;
     if !error::is_connection_lost(&error) {
-        let batch = Batch::new(store).steps([Step::RollBackAndChain]);
+        let batch = Batch::new(store).steps([session.roll_back()]);
         if batch.run(&mut session).await.error.is_none() {
-            session.release_chained();
+            session.release_ended();
         }
     }
     Err(store.error("the set-up of the transaction failed", error))

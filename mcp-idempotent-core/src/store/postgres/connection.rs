@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use deadpool::managed::Object;
 use sqlx::{
     AssertSqlSafe, Connection as _, PgConnection, Postgres, pool::PoolConnection,
     postgres::PgTransactionManager,
@@ -13,7 +14,7 @@ use sqlx::{
 use sqlx_core::transaction::TransactionManager;
 use tokio::{runtime::Handle, time::timeout};
 
-use super::{bound::within, lock::Mark, reserved::Taken};
+use super::{bound::within, lock::Mark, own::Connect, reserved::Taken, statement::Step};
 
 /// A connection that is closed when it is dropped, unless it was released. So a cancelled future or an
 /// unexpected error never returns an open transaction to the pool (sqlx 0.9 does that,
@@ -31,44 +32,74 @@ pub(super) struct Session {
 #[derive(Debug)]
 enum Origin {
     Pool(PoolConnection<Postgres>),
+    Own(Object<Connect>),
     Reserved(Taken),
 }
 
 impl Session {
-    pub(super) fn new(connection: PoolConnection<Postgres>, bound: Duration) -> Self {
+    pub(super) fn of_pool(connection: PoolConnection<Postgres>, bound: Duration) -> Self {
+        Self::new(Origin::Pool(connection), bound)
+    }
+
+    pub(super) fn of_own(object: Object<Connect>, bound: Duration) -> Self {
+        Self::new(Origin::Own(object), bound)
+    }
+
+    pub(super) fn reserved(taken: Taken, bound: Duration) -> Self {
+        Self::new(Origin::Reserved(taken), bound)
+    }
+
+    fn new(connection: Origin, bound: Duration) -> Self {
         Self {
-            connection: Some(Origin::Pool(connection)),
+            connection: Some(connection),
             clean: false,
             bound,
         }
     }
 
-    pub(super) const fn reserved(taken: Taken, bound: Duration) -> Self {
-        Self {
-            connection: Some(Origin::Reserved(taken)),
-            clean: false,
-            bound,
-        }
+    /// Whether it is one of the store's own. sqlx counts those as inside a transaction, always.
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self.connection, Some(Origin::Own(_)))
     }
 
     /// Gives back a connection that is outside any transaction.
     pub(super) fn release(mut self) {
-        self.clean = depth(&self) == 0;
+        self.clean = depth(&self) == usize::from(self.is_own());
     }
 
-    /// Gives back a connection at the start of an empty chained transaction (after `COMMIT AND
-    /// CHAIN`). The ROLLBACK goes out together with the ping with which the pool takes it back.
-    pub(super) fn release_chained(mut self) {
-        if depth(&self) == 1 {
+    /// Gives back a connection after [`commit`](Self::commit) or [`roll_back`](Self::roll_back). One of
+    /// a pool is at the start of an empty transaction. Its ROLLBACK goes out together with the ping with
+    /// which the pool takes it back.
+    pub(super) fn release_ended(mut self) {
+        if self.is_own() {
+            self.release();
+        } else if depth(&self) == 1 {
             PgTransactionManager::start_rollback(&mut self);
             self.clean = true;
         }
     }
 
-    /// Whether sqlx believes that it is inside a transaction. Such a connection goes back to the pool
-    /// at the start of an empty one.
+    /// How a handler's transaction is committed.
+    pub(super) fn commit(&self) -> Step {
+        if self.is_own() {
+            Step::Commit
+        } else {
+            Step::CommitAndChain
+        }
+    }
+
+    /// How a handler's transaction is rolled back.
+    pub(super) fn roll_back(&self) -> Step {
+        if self.is_own() {
+            Step::RollBack
+        } else {
+            Step::RollBackAndChain
+        }
+    }
+
+    /// Whether it goes back to its pool at the start of an empty transaction.
     pub(super) fn is_chained(&self) -> bool {
-        depth(self) == 1
+        !self.is_own() && depth(self) == 1
     }
 
     /// Opens a transaction in one round trip, with a batch that starts with BEGIN. sqlx counts it as a
@@ -94,6 +125,7 @@ impl Deref for Session {
     fn deref(&self) -> &PgConnection {
         let connection = match &self.connection {
             Some(Origin::Pool(connection)) => Some(&**connection),
+            Some(Origin::Own(object)) => Some(&object.connection),
             Some(Origin::Reserved(taken)) => taken.connection(),
             None => None,
         };
@@ -108,6 +140,7 @@ impl DerefMut for Session {
     fn deref_mut(&mut self) -> &mut PgConnection {
         let connection = match &mut self.connection {
             Some(Origin::Pool(connection)) => Some(&mut **connection),
+            Some(Origin::Own(object)) => Some(&mut object.connection),
             Some(Origin::Reserved(taken)) => taken.connection_mut(),
             None => None,
         };
@@ -122,6 +155,15 @@ impl Drop for Session {
     fn drop(&mut self) {
         let mut connection = match self.connection.take() {
             Some(Origin::Pool(connection)) => connection,
+            Some(Origin::Own(mut object)) => {
+                if self.clean {
+                    // Dropping it gives it back.
+                    object.has_been_used();
+                } else {
+                    Object::take(object).close();
+                }
+                return;
+            }
             Some(Origin::Reserved(taken)) if self.clean => return taken.give_back(),
             Some(Origin::Reserved(taken)) => return taken.close(),
             None => return,

@@ -80,7 +80,7 @@ async fn ended(
 ) -> Ended {
     match finished {
         Ok(at) => {
-            transaction.session.release_chained();
+            transaction.session.release_ended();
             Ended::AsAsked(at)
         }
         Err(why) => stopped(store, transaction, claim, sought, why).await,
@@ -236,7 +236,7 @@ async fn roll_back_unrecorded(
     // never arrives. Closing the session rolls back as well.
     match undo_ours(store, &mut transaction).await {
         Standing::Undone(at) => {
-            transaction.session.release_chained();
+            transaction.session.release_ended();
             Ended::AsAsked(at)
         }
         Standing::NotOurs => ended_by_handler(store, transaction, claim).await,
@@ -261,7 +261,7 @@ async fn finishing(
     drain(transaction, batch.bound())
         .await
         .map_err(Stopped::before_commit_was_sent)?;
-    let batch = batch.steps([Step::CommitAndChain]);
+    let batch = batch.steps([transaction.session.commit()]);
     let mut answer = batch.run(transaction).await;
     match answer.error.take() {
         Some(error) => Err(Stopped::at_commit(error, &answer)),

@@ -141,7 +141,7 @@ pub(super) async fn undo_ours(store: &PostgresStore, transaction: &mut PgTransac
     let batch = Batch::new(store).steps([
         Step::RollBackToSavepoint,
         Step::Moment,
-        Step::RollBackAndChain,
+        transaction.session.roll_back(),
     ]);
     let mut answer = batch.run(transaction).await;
     let reached = answer.has_completed(Step::RollBackToSavepoint);
@@ -164,7 +164,7 @@ async fn undo_released(store: &PostgresStore, transaction: &mut PgTransaction) -
         Some(error) => return Standing::Unclear(error),
         None => return Standing::NotOurs,
     }
-    let batch = Batch::new(store).steps([Step::RollBackAndChain, Step::Moment]);
+    let batch = Batch::new(store).steps([transaction.session.roll_back(), Step::Moment]);
     match batch.run(transaction).await.into_result() {
         Err(error) => Standing::Unclear(error),
         Ok(answer) => undone(&answer),
@@ -199,7 +199,7 @@ async fn not_committed(
                 return lost(store, session, claim).await;
             }
             _ if error::is_read_only(&error) => drop(session),
-            _ => session.release_chained(),
+            _ => session.release_ended(),
         }
     }
     match (sought, code.as_deref()) {
@@ -224,11 +224,11 @@ async fn not_committed(
 /// transaction.
 async fn lost(store: &PostgresStore, mut session: Session, claim: &Claim) -> Ended {
     let batch = Batch::new(store)
-        .steps([Step::RollBackAndChain])
+        .steps([session.roll_back()])
         .call(Step::LookUp, &Argument::record(claim));
     let found = match batch.run(&mut session).await.into_result() {
         Ok(answer) => {
-            session.release_chained();
+            session.release_ended();
             answer.row(Step::LookUp).map(Stored::read).transpose()
         }
         Err(error) => Err(error),

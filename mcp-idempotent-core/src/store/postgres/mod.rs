@@ -102,12 +102,14 @@ mod literal;
 mod lock;
 mod look_up;
 mod operator;
+mod own;
 #[cfg(test)]
 mod qualified;
 mod recover;
 mod reserved;
 mod schema;
 mod schema_name;
+mod source;
 mod statement;
 mod store;
 mod sweep;

@@ -151,7 +151,7 @@ async fn look_once(
     match looked.await {
         Ok(Outcome::Through(session, answer)) => {
             if session.is_chained() {
-                session.release_chained();
+                session.release_ended();
             } else {
                 session.release();
             }

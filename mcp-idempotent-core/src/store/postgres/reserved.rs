@@ -1,7 +1,7 @@
-//! One connection beside the pool, so that renewals do not queue behind handlers. It is opened when it is
-//! first needed, and closed after a time without use, or when the pool is closed.
+//! One connection beside the others, so that renewals do not queue behind handlers. It is opened when it
+//! is first needed, and closed after a time without use, or when the pool is closed.
 //!
-//! The pool's hooks do not run for it, so it might not have the rights that they give, or not see the
+//! The hooks of a pool do not run for it, so it might not have the rights that they give, or not see the
 //! rows. Only what it was seen to do is believed.
 
 use std::{
@@ -15,14 +15,14 @@ use std::{
     time::Duration,
 };
 
-use sqlx::{Connection as _, PgConnection, PgPool};
+use sqlx::{Connection as _, PgConnection};
 use tokio::{
     runtime::Handle,
     sync::{Mutex, OwnedMutexGuard},
     time::{Instant, sleep, timeout},
 };
 
-use super::bound::within;
+use super::{bound::within, source::Source};
 
 /// It is closed after this long without use.
 const IDLE: Duration = Duration::from_secs(60);
@@ -50,22 +50,31 @@ impl Reserved {
         self.renews.store(true, Ordering::Relaxed);
     }
 
+    pub(super) async fn close(&self) {
+        let place = Arc::clone(&self.place);
+        Taken(place.lock_owned().await).close();
+    }
+
     /// Waits for its turn, and connects if need be.
-    pub(super) async fn take(&self, pool: &PgPool, bound: Duration) -> Result<Taken, sqlx::Error> {
-        if pool.is_closed() {
+    pub(super) async fn take(
+        &self,
+        source: &Source,
+        bound: Duration,
+    ) -> Result<Taken, sqlx::Error> {
+        if source.is_closed() {
             return Err(sqlx::Error::PoolClosed);
         }
         within(bound, async {
             let mut place = Arc::clone(&self.place).lock_owned().await;
             if place.is_none() {
-                let connection = PgConnection::connect_with(&pool.connect_options()).await?;
+                let connection = PgConnection::connect_with(&source.connect_options()).await?;
                 let now = Instant::now();
                 *place = Some(Open {
                     connection,
                     since: now,
                     used: now,
                 });
-                let pool_closes = pool.close_event();
+                let pool_closes = source.pool_closes();
                 let closing = close_when_idle(Arc::downgrade(&self.place), now, pool_closes);
                 drop(tokio::spawn(closing));
             }

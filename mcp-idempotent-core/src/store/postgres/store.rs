@@ -10,13 +10,13 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use sqlx::{Connection as _, PgConnection, PgPool};
+use sqlx::PgConnection;
 
 use super::{
-    bound::within, connection::Session, error, lock::Locks, reserved::Reserved,
-    schema_name::SchemaName, statement::Statements,
+    error, lock::Locks, reserved::Reserved, schema_name::SchemaName, source::Source,
+    statement::Statements,
 };
-use crate::store::{CallInfo, StoreError, StoreErrorKind};
+use crate::store::{CallInfo, StoreError};
 
 /// Keeps records in Postgres; for both modes. Cheap to clone. See the [module](super).
 ///
@@ -24,8 +24,11 @@ use crate::store::{CallInfo, StoreError, StoreErrorKind};
 /// use mcp_idempotent_core::store::postgres::PostgresStore;
 ///
 /// # async fn start(pool: sqlx::PgPool) -> Result<(), mcp_idempotent_core::StoreError> {
-/// let store = PostgresStore::builder(pool).with_schema("billing_keys").build()?;
+/// let store = PostgresStore::connect("postgres://app@localhost/billing")?;
 /// store.migrate().await?;
+///
+/// // On connections of yours, with other settings.
+/// let store = PostgresStore::builder(pool).with_schema("billing_keys").build()?;
 /// # Ok(())
 /// # }
 /// ```
@@ -35,7 +38,7 @@ pub struct PostgresStore {
 }
 
 pub(super) struct Inner {
-    pub(super) pool: PgPool,
+    pub(super) source: Source,
     pub(super) reserved: Reserved,
     pub(super) schema: SchemaName,
     pub(super) isolation: Option<Isolation>,
@@ -77,7 +80,9 @@ pub type OnBegin = Arc<
 >;
 
 impl PostgresStore {
-    /// How long a claim waits for a connection of the pool: 5 seconds.
+    /// How many connections a store of its own has at most: 10.
+    pub const DEFAULT_CONNECTIONS: u32 = 10;
+    /// How long a claim waits for a connection: 5 seconds.
     pub const DEFAULT_ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
     /// How long the store waits for the answer to one of its own round trips before the connection
     /// counts as lost: 10 seconds.
@@ -102,54 +107,13 @@ impl PostgresStore {
     /// or after each idle timeout if that is shorter.
     pub const SESSION_CHECKED_EVERY: Duration = Duration::from_secs(10);
 
-    /// Takes the connection beside the pool, or one from the pool if there can be none.
-    pub(super) async fn reserved_session(&self) -> Result<Session, StoreError> {
-        let Inner { pool, reserved, .. } = &*self.inner;
-        match reserved.take(pool, self.inner.acquire_timeout).await {
-            Ok(taken) => Ok(Session::reserved(taken, self.inner.answer_timeout)),
-            Err(error) => {
-                tracing::debug!(%error, "no connection beside the pool");
-                self.session().await
-            }
+    /// Closes the store's own connections, and the one for renewals. Connections in use are closed when
+    /// they are given back. A pool of the user's is left open. Call it after the last call has ended.
+    pub async fn close(&self) {
+        if let Source::Own(own) = &self.inner.source {
+            own.close();
         }
-    }
-
-    /// Takes a connection from the pool, within the time limit. The pool's own settings apply.
-    pub(super) async fn session(&self) -> Result<Session, StoreError> {
-        let bound = self.inner.acquire_timeout;
-        match tokio::time::timeout(bound, self.inner.pool.acquire()).await {
-            Ok(Ok(connection)) => Ok(Session::new(connection, self.inner.answer_timeout)),
-            Ok(Err(error)) => Err(self.error("no connection to the database", error)),
-            Err(_) => Err(self.no_connection().await),
-        }
-    }
-
-    /// Why no connection came free. The pool does not say, so the database is asked.
-    async fn no_connection(&self) -> StoreError {
-        /// The error is late enough already.
-        const ASKING: Duration = Duration::from_secs(1);
-        let Inner {
-            pool,
-            acquire_timeout: bound,
-            ..
-        } = &*self.inner;
-        let unavailable = |why: String| {
-            let said = format!("no connection came free within {bound:?}: {why}");
-            StoreError::new(StoreErrorKind::Unavailable, said)
-        };
-        let limit = pool.options().get_max_connections();
-        if pool.size() >= limit {
-            return unavailable(format!(
-                "the pool has {limit}, which is less than the number of calls that run at once"
-            ));
-        }
-        let connect = pool.connect_options();
-        match within(ASKING.min(*bound), PgConnection::connect_with(&connect)).await {
-            Ok(_) => unavailable("the database was away".to_owned()),
-            Err(error) => {
-                unavailable("the database does not accept one".to_owned()).with_source(error)
-            }
-        }
+        self.inner.reserved.close().await;
     }
 
     pub(super) fn error(&self, doing: &str, error: sqlx::Error) -> StoreError {

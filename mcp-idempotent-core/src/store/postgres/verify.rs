@@ -128,7 +128,7 @@ impl PostgresStore {
 
     /// One that is not the pool's, which may have no second one.
     async fn another_connection(&self) -> Result<PgConnection, StoreError> {
-        let options = self.inner.pool.connect_options();
+        let options = self.inner.source.connect_options();
         let connected = PgConnection::connect_with(&options);
         let connected = within(self.inner.acquire_timeout, connected).await;
         connected.map_err(|error| self.error("no second connection for the check", error))

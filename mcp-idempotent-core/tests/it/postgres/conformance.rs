@@ -213,3 +213,42 @@ mod hostile_sessions {
         }
     }
 }
+
+/// A store that owns its connections.
+mod own_connections {
+    use super::*;
+
+    async fn own() -> Database {
+        Database::owning(|options| options, 8, |store| store).await
+    }
+
+    store_conformance!(own());
+    operator_store_conformance!(own());
+
+    mod transactions {
+        use super::*;
+
+        transaction_store_conformance!(own());
+    }
+
+    mod sql {
+        use super::*;
+
+        async fn one_connection() -> Database {
+            Database::owning(late, 1, |store| store).await
+        }
+
+        sql_store_conformance!(one_connection());
+        sql_operator_store_conformance!(one_connection());
+    }
+
+    mod serializable {
+        use super::*;
+
+        transaction_store_conformance!(Database::owning(
+            |options| options,
+            8,
+            |store| store.with_isolation(Isolation::Serializable)
+        ));
+    }
+}

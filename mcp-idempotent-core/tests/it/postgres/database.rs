@@ -125,6 +125,20 @@ impl Database {
         }
     }
 
+    /// With a store that owns its connections.
+    pub(super) async fn owning(
+        connect: impl FnOnce(PgConnectOptions) -> PgConnectOptions,
+        connections: u32,
+        store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
+    ) -> Self {
+        let mut database = Self::new().await;
+        let builder = PostgresStore::builder_with(connect(options()))
+            .with_connections(connections)
+            .with_schema(&database.schema);
+        database.store = store(builder).build().unwrap();
+        database
+    }
+
     /// A further process's store, with settings of its own.
     pub(crate) fn another_process(
         &self,

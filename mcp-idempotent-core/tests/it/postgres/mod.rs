@@ -21,6 +21,7 @@ mod leases;
 mod look_up;
 mod lost_commit;
 mod migration;
+mod own;
 mod pooler;
 mod pooling;
 mod proxy;

@@ -19,3 +19,13 @@ pub(super) async fn proxied(
     .await;
     (proxy, database)
 }
+
+/// The same with a store that owns its connections.
+pub(super) async fn proxied_own(
+    connections: u32,
+    store: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
+) -> (Proxy, Database) {
+    let proxy = Proxy::start(&database::options());
+    let database = Database::owning(|options| proxy.options(options), connections, store).await;
+    (proxy, database)
+}

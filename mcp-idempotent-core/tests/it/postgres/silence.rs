@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::{
     database::{Database, claim, result},
-    proxy::{Proxy, proxied},
+    proxy::{Proxy, proxied, proxied_own},
 };
 
 const ACQUIRE: Duration = Duration::from_secs(2);
@@ -45,12 +45,16 @@ enum Told {
 
 /// Makes a call once for each message that it takes, on a connection that falls silent with that message.
 /// Then makes it again until it is done: it has one effect, and was told the truth before.
-async fn at_every_message<F>(call: impl Fn(Database, Claim) -> F + Copy)
+async fn at_every_message<F>(own: bool, call: impl Fn(Database, Claim) -> F + Copy)
 where
     F: Future<Output = (Database, Told)>,
 {
     let silent_at = |message: usize| async move {
-        let (proxy, database) = proxied(1, bounded).await;
+        let (proxy, database) = if own {
+            proxied_own(1, bounded).await
+        } else {
+            proxied(1, bounded).await
+        };
         proxy.fall_silent_at(message);
         let claim = claim("key", "{}");
         let (database, told) = call(database, claim.clone()).await;
@@ -134,7 +138,12 @@ async fn in_transaction(database: Database, claim: Claim) -> (Database, Told) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_whose_connection_falls_silent_at_any_message_is_answered_truthfully() {
-    at_every_message(in_transaction).await;
+    at_every_message(false, in_transaction).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_on_a_connection_of_its_own_that_falls_silent_is_answered_truthfully() {
+    at_every_message(true, in_transaction).await;
 }
 
 async fn under_a_lease(database: Database, claim: Claim) -> (Database, Told) {
@@ -212,12 +221,14 @@ async fn leased(database: Database, claim: Claim, with_transaction: bool) -> (Da
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_whose_connection_falls_silent_at_any_message_is_run_once() {
-    at_every_message(under_a_lease).await;
+    at_every_message(false, under_a_lease).await;
+    at_every_message(true, under_a_lease).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_with_a_transaction_that_falls_silent_at_any_message_has_one_effect() {
-    at_every_message(under_a_lease_with_a_transaction).await;
+    at_every_message(false, under_a_lease_with_a_transaction).await;
+    at_every_message(true, under_a_lease_with_a_transaction).await;
 }
 
 /// What is no part of a call: on a connection that falls silent with the statement itself.

@@ -193,6 +193,9 @@ impl Connection {
                 counted.extend_from_slice(said);
                 while let Some(message) = message::take(&mut counted, &mut true) {
                     self.server_spoke.store(true, Ordering::SeqCst);
+                    if message.starts_with(b"E") {
+                        self.state.errors.fetch_add(1, Ordering::SeqCst);
+                    }
                     if !self.keeps_back() {
                         self.to_client.send(message)?;
                     }

@@ -65,6 +65,8 @@ struct State {
     /// its connection falls silent; zero for none.
     said: AtomicUsize,
     silent_at: AtomicUsize,
+    /// Errors among what the server has said meanwhile.
+    errors: AtomicUsize,
     counts: AtomicBool,
     may_go: Mutex<bool>,
     let_go: Condvar,
@@ -194,6 +196,7 @@ impl Relay {
     /// other passes, in either direction, and no side sees it end. Zero only counts.
     pub fn fall_silent_at(&self, message: usize) {
         self.state.said.store(0, Ordering::SeqCst);
+        self.state.errors.store(0, Ordering::SeqCst);
         self.state.silent_at.store(message, Ordering::SeqCst);
         self.state.counts.store(true, Ordering::SeqCst);
     }
@@ -201,6 +204,11 @@ impl Relay {
     /// How many messages both sides have said since.
     pub fn messages(&self) -> usize {
         self.state.said.load(Ordering::SeqCst)
+    }
+
+    /// How many errors the server has answered since.
+    pub fn errors(&self) -> usize {
+        self.state.errors.load(Ordering::SeqCst)
     }
 
     /// Keeps what clients say from now on.

@@ -1,14 +1,3 @@
 -- $1 pg_catalog.bytea  record id
 -- $2 boolean           whether a tombstone counts as a record
--- Returns hexadecimal digits and microseconds. In a batch, values come as text, and the session chooses
--- the format of bytes. The clock is read once, even at the end of a long transaction: when the message
--- reached the server.
-SELECT pg_catalog.encode(fingerprint, 'hex'),
-    CASE WHEN state {=} 0 AND lease_until {<=} {arrival} THEN 2
-    WHEN state {=} 1 AND expires_at {<=} {arrival} THEN 3
-    ELSE state END::int,
-    (pg_catalog.date_part('epoch', (lease_until {-} {arrival})) {*} '1e6')::bigint,
-    pg_catalog.encode(response, 'hex'),
-    (pg_catalog.date_part('epoch', (CASE WHEN state {=} 0 THEN lease_until ELSE completed_at END)) {*} '1e6')::bigint,
-    token, attempts
-FROM {records} WHERE id {=} $1 AND NOT {is_past_on_arrival}
+SELECT {record} FROM {records} WHERE id {=} $1 AND NOT {is_past_on_arrival}

@@ -1,0 +1,189 @@
+//! Connections of the store's own: the one that was used last comes first, and nothing is sent to give one
+//! back or to take a fresh one.
+//!
+//! sqlx counts these connections as inside a transaction, for as long as they live. So a `begin` by a
+//! handler is a savepoint, although our BEGIN goes out as plain text, which has rows as its answer.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use deadpool::managed::{
+    Manager, Metrics, Object, Pool, PoolConfig, PoolError, QueueMode, RecycleError, RecycleResult,
+    WeakPool,
+};
+use sqlx::{
+    Connection as _, PgConnection,
+    postgres::{PgConnectOptions, PgTransactionManager},
+};
+use sqlx_core::transaction::TransactionManager as _;
+use tokio::{runtime::Handle, time::timeout};
+
+use super::bound::within;
+
+/// After this long without use it is asked whether it is still there.
+const FRESH: Duration = Duration::from_secs(30);
+const ASKING: Duration = Duration::from_secs(1);
+/// After this long without use it is closed.
+const IDLE: Duration = Duration::from_secs(10 * 60);
+/// No connection gets older.
+const AGE: Duration = Duration::from_secs(30 * 60);
+const CLOSING: Duration = Duration::from_secs(5);
+const LOOKED_AT_EVERY: Duration = Duration::from_secs(60);
+
+/// Connections that are opened when they are needed, and counted.
+#[derive(Clone)]
+pub(super) struct Own {
+    pool: Pool<Connect>,
+    is_looked_after: Arc<AtomicBool>,
+}
+
+pub(super) struct Connect {
+    options: Arc<PgConnectOptions>,
+}
+
+/// An open connection.
+pub(super) struct Kept {
+    pub(super) connection: PgConnection,
+    opened: Instant,
+    used: Instant,
+}
+
+impl Own {
+    pub(super) fn new(options: PgConnectOptions, limit: usize) -> Self {
+        let options = Arc::new(options);
+        let config = PoolConfig {
+            queue_mode: QueueMode::Lifo,
+            ..PoolConfig::new(limit)
+        };
+        let Ok(pool) = Pool::builder(Connect { options }).config(config).build() else {
+            unreachable!("only a pool with timeouts needs a runtime to be named")
+        };
+        Self {
+            pool,
+            is_looked_after: Arc::default(),
+        }
+    }
+
+    pub(super) fn options(&self) -> Arc<PgConnectOptions> {
+        Arc::clone(&self.pool.manager().options)
+    }
+
+    pub(super) fn limit(&self) -> usize {
+        self.pool.status().max_size
+    }
+
+    /// Whether every connection is in use.
+    pub(super) fn is_exhausted(&self) -> bool {
+        let status = self.pool.status();
+        status.size >= status.max_size
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.pool.is_closed()
+    }
+
+    pub(super) fn close(&self) {
+        self.pool.close();
+    }
+
+    pub(super) async fn take(&self) -> Result<Object<Connect>, sqlx::Error> {
+        if !self.is_looked_after.swap(true, Ordering::Relaxed) {
+            drop(tokio::spawn(close_idle(self.pool.weak())));
+        }
+        loop {
+            let mut object = self.pool.get().await.map_err(|error| match error {
+                PoolError::Backend(error) => error,
+                PoolError::Closed => sqlx::Error::PoolClosed,
+                _ => sqlx::Error::PoolTimedOut,
+            })?;
+            if object.used.elapsed() < FRESH
+                || within(ASKING, object.connection.ping()).await.is_ok()
+            {
+                return Ok(object);
+            }
+            // What was idle for as long is likely to be as dead.
+            drop(Object::take(object));
+            self.pool.retain(|kept, _| kept.used.elapsed() < FRESH);
+        }
+    }
+}
+
+/// Closes what has been idle for long, until the store is dropped or closed.
+async fn close_idle(pool: WeakPool<Connect>) {
+    loop {
+        tokio::time::sleep(LOOKED_AT_EVERY).await;
+        match pool.upgrade() {
+            Some(pool) if !pool.is_closed() => {
+                pool.retain(|kept, _| kept.used.elapsed() < IDLE);
+            }
+            _ => return,
+        }
+    }
+}
+
+impl Kept {
+    pub(super) fn has_been_used(&mut self) {
+        self.used = Instant::now();
+    }
+
+    /// Closes it without waiting.
+    pub(super) fn close(self) {
+        if let Ok(runtime) = Handle::try_current() {
+            drop(runtime.spawn(timeout(CLOSING, self.connection.close())));
+        }
+    }
+}
+
+impl Manager for Connect {
+    type Type = Kept;
+    type Error = sqlx::Error;
+
+    async fn create(&self) -> Result<Kept, sqlx::Error> {
+        let mut connection = PgConnection::connect_with(&self.options).await?;
+        PgTransactionManager::begin(&mut connection, None).await?;
+        sqlx::raw_sql("ROLLBACK").execute(&mut connection).await?;
+        let now = Instant::now();
+        Ok(Kept {
+            connection,
+            opened: now,
+            used: now,
+        })
+    }
+
+    async fn recycle(&self, kept: &mut Kept, _: &Metrics) -> RecycleResult<sqlx::Error> {
+        if kept.opened.elapsed() < AGE {
+            Ok(())
+        } else {
+            Err(RecycleError::message("it is old"))
+        }
+    }
+}
+
+impl fmt::Debug for Connect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Its options have the password.
+        f.debug_struct("Connect").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Own")
+            .field("limit", &self.limit())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept")
+            .field("used", &self.used)
+            .finish_non_exhaustive()
+    }
+}

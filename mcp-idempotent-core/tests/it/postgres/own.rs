@@ -1,0 +1,171 @@
+//! A store that owns its connections.
+
+use std::time::Duration;
+
+use mcp_idempotent_core::{
+    Store, TransactionStore,
+    store::{Claim, Claimed, Ended, LeaseEnd},
+};
+use sqlx::Connection as _;
+use tokio::time::timeout;
+
+use super::{
+    database::{Database, claim, lease, unique},
+    proxy::{proxied, proxied_own},
+};
+
+const BOUND: Duration = Duration::from_secs(20);
+
+/// A store whose sessions have this name, and the number of its sessions.
+async fn named(limit: u32) -> (Database, String) {
+    let name = unique("own");
+    let database = Database::owning(
+        |options| options.application_name(&name),
+        limit,
+        |store| store,
+    )
+    .await;
+    let sessions =
+        format!("(SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}')");
+    (database, sessions)
+}
+
+async fn is_called(database: &Database, key: &str) {
+    let ended = database.call(&claim(key, "{}"), key).await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+}
+
+async fn is_replayed(database: &Database, claim: &Claim) {
+    let found = timeout(BOUND, database.store.begin(&claim.call, Some(claim)));
+    let found = found.await.expect("it is answered");
+    assert!(matches!(found, Ok(Claimed::Found(_))), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_first_call_is_three_messages_with_its_handlers_own() {
+    let (proxy, database) = proxied_own(1, |store| store).await;
+    is_called(&database, "warm").await;
+    let before = proxy.turns();
+    is_called(&database, "key").await;
+    assert_eq!(proxy.turns() - before, 3);
+}
+
+#[tokio::test]
+async fn a_replay_waits_for_one_answer() {
+    let (proxy, database) = proxied_own(1, |store| {
+        store.with_answer_timeout(Duration::from_secs(3600))
+    })
+    .await;
+    is_called(&database, "warm").await;
+    let claim = claim("warm", "{}");
+    proxy.fall_silent_at(0);
+    is_replayed(&database, &claim).await;
+    // The next one reads what the first has left.
+    is_replayed(&database, &claim).await;
+    let of_one = proxy.messages() / 2;
+    database.store.look_up(&claim).await.unwrap();
+    // The answer to the ROLLBACK never comes.
+    proxy.fall_silent_at(of_one);
+    is_replayed(&database, &claim).await;
+}
+
+#[tokio::test]
+async fn a_replay_is_no_error_for_the_server() {
+    let own = proxied_own(1, |store| store).await;
+    let pooled = proxied(1, |store| store).await;
+    for ((proxy, database), errors) in [(own, false), (pooled, true)] {
+        is_called(&database, "key").await;
+        proxy.fall_silent_at(0);
+        for _ in 0..3 {
+            is_replayed(&database, &claim("key", "{}")).await;
+        }
+        assert_eq!(proxy.errors() > 0, errors);
+    }
+}
+
+#[tokio::test]
+async fn calls_one_after_the_other_share_one_connection() {
+    let (database, sessions) = named(4).await;
+    for round in 0..10 {
+        is_called(&database, &format!("key-{round}")).await;
+        is_replayed(&database, &claim("key-0", "{}")).await;
+    }
+    database.until(&format!("SELECT {sessions} = 1")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_are_bounded_and_calls_wait_for_them() {
+    let (database, sessions) = named(3).await;
+    let calls = (0..24).map(|round| {
+        let database = &database;
+        async move { is_called(database, &format!("key-{round:02}")).await }
+    });
+    futures_util::future::join_all(calls).await;
+    database.until(&format!("SELECT {sessions} <= 3")).await;
+    assert_eq!(database.effects().await.len(), 24);
+}
+
+#[tokio::test]
+async fn a_session_that_ended_while_it_was_idle_is_replaced() {
+    let (database, sessions) = named(1).await;
+    for key in ["one", "two", "three"] {
+        is_called(&database, key).await;
+        let name = sessions.split('\'').nth(1).unwrap();
+        database
+            .until(&format!(
+                "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) = 1 \
+                 FROM pg_stat_activity WHERE application_name = '{name}'"
+            ))
+            .await;
+        database.until(&format!("SELECT {sessions} = 0")).await;
+    }
+    is_replayed(&database, &claim("one", "{}")).await;
+    assert_eq!(database.effects().await, ["one", "three", "two"]);
+}
+
+/// Our BEGIN is plain text to sqlx. If it did not count the transaction, a handler's own commit would be
+/// ours.
+#[tokio::test]
+async fn a_handlers_transaction_is_a_savepoint_in_ours() {
+    let (database, _) = named(1).await;
+    for round in 0..2 {
+        let claim = claim(&format!("key-{round}"), "{}");
+        let mut transaction = database.begin(&claim).await;
+        let mut nested = transaction.begin().await.unwrap();
+        database.write(&mut nested, "kept").await;
+        nested.commit().await.unwrap();
+        let mut nested = transaction.begin().await.unwrap();
+        database.write(&mut nested, "dropped").await;
+        drop(nested);
+        assert_eq!(database.effects().await.len(), round);
+        let ended = database.commit(transaction, &claim, "done").await;
+        assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    }
+    assert_eq!(database.effects().await, ["kept", "kept"]);
+}
+
+#[tokio::test]
+async fn a_record_that_has_expired_is_no_replay() {
+    let (database, _) = named(1).await;
+    is_called(&database, "key").await;
+    let claim = claim("key", "{}");
+    database.age(claim.id, Duration::from_secs(3600)).await;
+    is_called(&database, "key").await;
+    assert_eq!(database.effects().await, ["key", "key"]);
+    is_replayed(&database, &claim).await;
+}
+
+#[tokio::test]
+async fn closing_the_store_ends_its_sessions() {
+    let (database, sessions) = named(2).await;
+    is_called(&database, "key").await;
+    let lease = lease(&database.store, &claim("lease", "{}")).await;
+    let renewed = database.store.renew(&lease, BOUND).await;
+    assert!(matches!(renewed, Ok(LeaseEnd::Done(_))), "{renewed:?}");
+    database.until(&format!("SELECT {sessions} = 2")).await;
+    let closed = timeout(BOUND, database.store.close());
+    closed.await.expect("it does not wait");
+    database.until(&format!("SELECT {sessions} = 0")).await;
+    let claimed = database.store.claim(&claim("late", "{}")).await;
+    assert!(claimed.expect_err("it is closed").is_transient());
+}
