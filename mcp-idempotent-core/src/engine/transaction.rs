@@ -3,9 +3,14 @@
 //! The claim opens the transaction, the handler writes through it, and the record is written when
 //! it commits. Effect, record and result become durable together or not at all.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    future::Future,
+    sync::{Arc, Mutex},
+};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tokio::time::sleep;
 use tracing::Instrument as _;
 
 use super::{
@@ -14,13 +19,14 @@ use super::{
     failure::Rules,
     handler::{self, Interrupted, Stop, TimeLimit},
     lead::Lead,
+    lent::lock,
     plan::{self, TransactionPlan},
     rotation::guard::GuardEnd,
 };
 use crate::{
     answer::Answer,
     handler_result::HandlerResult,
-    policy::OnDoubt,
+    policy::{OnDoubt, Policy},
     refusal,
     store::{End, Ended, TransactionStore},
     telemetry::{Mode, ObservedCall, Outcome},
@@ -57,14 +63,16 @@ impl<S: TransactionStore> Engine<S> {
             })
             .await;
         match led {
-            Led::Claimed(transaction, lead) => Ok((
-                transaction,
-                TransactionAttempt {
-                    store: Arc::clone(&self.inner.store),
+            Led::Claimed(transaction, lead) => {
+                let store = Arc::clone(&self.inner.store);
+                let attempt = TransactionAttempt {
+                    session_over: Mutex::new(store.session_over(&transaction)),
+                    store,
                     lead,
                     stop: Stop::default(),
-                },
-            )),
+                };
+                Ok((transaction, attempt))
+            }
             Led::Answer(answer) => Err(answer),
             Led::FailOpen => unreachable!("transaction mode never fails open"),
         }
@@ -77,6 +85,8 @@ pub struct TransactionAttempt<S: TransactionStore> {
     store: Arc<S>,
     lead: Box<Lead>,
     stop: Stop,
+    /// Taken by the run.
+    session_over: Mutex<Option<BoxFuture<'static, ()>>>,
 }
 
 impl<S: TransactionStore> TransactionAttempt<S> {
@@ -88,7 +98,8 @@ impl<S: TransactionStore> TransactionAttempt<S> {
     }
 
     /// Runs the handler in this task, for at most as long as its policy and the store let it hold
-    /// its transaction.
+    /// its transaction. If the transaction's session is seen to have ended, the handler is told to
+    /// stop, and dropped after [`Policy::LONGEST_GRACE`](crate::Policy::LONGEST_GRACE).
     ///
     /// # Errors
     ///
@@ -103,9 +114,19 @@ impl<S: TransactionStore> TransactionAttempt<S> {
                 self.stop.tell();
                 std::future::pending::<()>().await;
             };
+            let session_over = lock(&self.session_over).take();
+            let session_over = async {
+                match session_over {
+                    Some(over) => over.await,
+                    None => std::future::pending().await,
+                }
+                self.stop.tell();
+                sleep(Policy::LONGEST_GRACE).await;
+            };
             tokio::select! {
                 () = limit.over(&self.stop) => {}
                 () = lost => {}
+                () = session_over => {}
             }
         };
         handler::run(lead.identity.id, &lead.observed, over_time, handler).await

@@ -91,7 +91,7 @@ async fn a_record_does_not_expire_by_the_time_that_its_handler_took() {
 }
 
 #[tokio::test]
-async fn neither_key_nor_scope_nor_arguments_are_stored() {
+async fn neither_key_nor_arguments_are_stored() {
     let database = Database::new().await;
     let mut claim = claim("a-very-secret-key", r#"{"card":"4242424242424242"}"#);
     claim.call.tool = "o'brien\\ $1 é\u{0}".into();
@@ -105,7 +105,7 @@ async fn neither_key_nor_scope_nor_arguments_are_stored() {
         row.contains("a-very-s") && row.contains("o?brien? ?1 ??"),
         "{row}"
     );
-    for secret in ["a-very-secret", "tests", "4242424242424242"] {
+    for secret in ["a-very-secret", "4242424242424242"] {
         assert!(!row.contains(secret), "{row}");
     }
 }

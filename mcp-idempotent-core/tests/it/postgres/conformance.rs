@@ -234,7 +234,10 @@ mod own_connections {
     mod sql {
         use super::*;
 
+        /// Later still: these connections wait for one answer only.
         async fn one_connection() -> Database {
+            let late =
+                |options| Proxy::start_late(&options, Duration::from_millis(5)).options(options);
             Database::owning(late, 1, |store| store).await
         }
 

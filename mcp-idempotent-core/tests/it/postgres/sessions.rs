@@ -3,7 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{
-    RecordState, Store, TransactionStore,
+    CallInfo, CanonicalArguments, Engine, IdempotencyKey, Policy, RecordState, Request, ResultKind,
+    Scope, Store, TransactionStore,
+    engine::Interrupted,
     store::{
         Claimed, End, Ended,
         postgres::{Isolation, PostgresStore},
@@ -15,6 +17,7 @@ use super::{
     database::{Database, begin, claim, options, result, text_of, unique},
     proxy::Proxy,
 };
+use crate::engine::Reply;
 
 /// Keys that have nothing to do with each other do not fail to serialise because of our look-ups.
 #[tokio::test]
@@ -364,4 +367,32 @@ async fn a_session_that_lives_is_not_taken_for_ended() {
     }
     let ended = database.commit(transaction, &claim, "done").await;
     assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_handler_that_hangs_without_its_session_is_told_and_its_key_comes_free() {
+    let database =
+        Database::with_store(|store| store.with_idle_timeout(Duration::from_millis(300))).await;
+    let engine = Engine::new("tests", database.store.clone());
+    let policy = Arc::new(Policy::default());
+    let request = || {
+        let (scope, key) = (Scope::new("alice"), IdempotencyKey::new("key").unwrap());
+        let arguments = CanonicalArguments::new(None, &[]);
+        let identity = engine.identify(&scope, Some(&key), "tool", &arguments);
+        Request::new(CallInfo::new("tool", scope), identity, &policy)
+    };
+    let (transaction, attempt) = engine.begin_transaction(request()).await.unwrap();
+    let (stop, told) = (attempt.stop(), std::cell::Cell::new(false));
+    let hangs = async {
+        stop.told().await;
+        told.set(true);
+        std::future::pending::<()>().await;
+    };
+    let ran = tokio::time::timeout(Duration::from_secs(60), attempt.run(hangs)).await;
+    assert_eq!(ran.expect("it is dropped"), Err(Interrupted::OverTime));
+    assert!(told.get(), "its token fires before that");
+    let interrupted = Reply::new(ResultKind::Interrupted, "stopped");
+    attempt.finish(Some(transaction), &interrupted).await;
+    let begun = engine.begin_transaction(request()).await;
+    assert!(begun.is_ok(), "the key is free");
 }
