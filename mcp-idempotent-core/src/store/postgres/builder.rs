@@ -39,7 +39,7 @@ impl PostgresStore {
 
     /// Starts building a store that owns its connections.
     pub fn builder_with(options: PgConnectOptions) -> PostgresStoreBuilder {
-        PostgresStoreBuilder::new(Connections::Own(options))
+        PostgresStoreBuilder::new(Connections::Own(Box::new(options)))
     }
 
     /// A store on a pool of yours, with the default settings. It does not ask the database anything yet.
@@ -59,7 +59,7 @@ impl PostgresStore {
 #[derive(Debug)]
 enum Connections {
     Pool(PgPool),
-    Own(PgConnectOptions),
+    Own(Box<PgConnectOptions>),
 }
 
 /// Builds a [`PostgresStore`].
@@ -246,7 +246,7 @@ impl PostgresStoreBuilder {
                 // One of them takes no look-up before it.
                 self.lookup_first = false;
                 let limit = usize::try_from(self.limit.max(1)).unwrap_or(usize::MAX);
-                Source::Own(Own::new(options.clone(), limit))
+                Source::Own(Own::new(options.as_ref().clone(), limit))
             }
         };
         Ok(self.build_with(schema, source))

@@ -113,6 +113,7 @@ mod source;
 mod statement;
 mod store;
 mod sweep;
+mod take;
 mod tries;
 mod verify;
 mod watch;

@@ -15,14 +15,14 @@ use std::{
     time::Duration,
 };
 
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
 use tokio::{
     runtime::Handle,
     sync::{Mutex, OwnedMutexGuard},
     time::{Instant, sleep, timeout},
 };
 
-use super::{bound::within, source::Source};
+use super::bound::within;
 
 /// It is closed after this long without use.
 const IDLE: Duration = Duration::from_secs(60);
@@ -58,23 +58,20 @@ impl Reserved {
     /// Waits for its turn, and connects if need be.
     pub(super) async fn take(
         &self,
-        source: &Source,
+        connect: &PgConnectOptions,
+        pool_closes: impl Future<Output = ()> + Send + 'static,
         bound: Duration,
     ) -> Result<Taken, sqlx::Error> {
-        if source.is_closed() {
-            return Err(sqlx::Error::PoolClosed);
-        }
         within(bound, async {
             let mut place = Arc::clone(&self.place).lock_owned().await;
             if place.is_none() {
-                let connection = PgConnection::connect_with(&source.connect_options()).await?;
+                let connection = PgConnection::connect_with(connect).await?;
                 let now = Instant::now();
                 *place = Some(Open {
                     connection,
                     since: now,
                     used: now,
                 });
-                let pool_closes = source.pool_closes();
                 let closing = close_when_idle(Arc::downgrade(&self.place), now, pool_closes);
                 drop(tokio::spawn(closing));
             }
