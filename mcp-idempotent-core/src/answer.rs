@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::{
     error::Refusal,
-    fingerprint::{Identity, KeyKind},
+    fingerprint::Identity,
     policy::OnDoubt,
     record::{Record, RecordState, Timestamp},
     refusal,
@@ -17,6 +17,9 @@ use crate::{
 pub enum Answer {
     /// The handler ran for this caller. Give it the handler's own result.
     Executed,
+    /// The same, but the result could not be recorded: a retry will be told that the outcome is
+    /// unknown.
+    Unrecorded,
     /// The result of an earlier or a concurrent call.
     Replayed(Replay),
     /// No result.
@@ -62,17 +65,17 @@ impl From<Refusal> for Answer {
 /// | in doubt, under `rerun` or `verify` | the outcome is unknown | retry with the same key |
 /// | expired | the result is no longer kept | use a new key |
 #[must_use]
-pub fn refusal_of(state: &RecordState, key: KeyKind, on_doubt: OnDoubt) -> Option<Refusal> {
+pub fn refusal_of(state: &RecordState, on_doubt: OnDoubt) -> Option<Refusal> {
     match state {
-        RecordState::InProgress { .. } => Some(refusal::in_progress(key)),
+        RecordState::InProgress { .. } => Some(refusal::in_progress()),
         RecordState::Completed {
             response: Some(_), ..
         } => None,
         RecordState::Completed { response: None, .. } => Some(refusal::too_large()),
         RecordState::InDoubt { .. } => Some(match on_doubt {
-            OnDoubt::Fail => refusal::in_doubt(key),
+            OnDoubt::Fail => refusal::in_doubt(),
             // The policy offers a way out, and another call starts it.
-            OnDoubt::Rerun | OnDoubt::Verify => refusal::still_in_doubt(key),
+            OnDoubt::Rerun | OnDoubt::Verify => refusal::still_in_doubt(),
         }),
         RecordState::Expired => Some(refusal::expired()),
     }
@@ -89,14 +92,14 @@ pub(crate) fn answer_from(
     if !matches!(record.state, RecordState::Expired) && !asked.is_of(record.fingerprint) {
         return refusal::conflict().into();
     }
-    match refusal_of(&record.state, asked.kind, on_doubt) {
+    match refusal_of(&record.state, on_doubt) {
         Some(refusal) => refusal.into(),
         None => match record.state {
             RecordState::Completed {
                 response: Some(response),
                 at,
             } => Answer::Replayed(Replay::new(response, Some(at), joined)),
-            _ => refusal::in_progress(asked.kind).into(),
+            _ => refusal::in_progress().into(),
         },
     }
 }

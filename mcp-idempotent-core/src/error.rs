@@ -2,6 +2,8 @@
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
+use crate::fingerprint::KeyKind;
+
 /// What is known about the effect of a refused call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(
@@ -145,6 +147,7 @@ pub struct Refusal {
     action: Action,
     retry_after: Option<Duration>,
     message: String,
+    message_without_key: Option<&'static str>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -163,6 +166,7 @@ impl Refusal {
             action,
             retry_after: None,
             message: message.into(),
+            message_without_key: None,
             source: None,
         }
     }
@@ -171,6 +175,13 @@ impl Refusal {
     #[must_use]
     pub fn with_retry_after(mut self, retry_after: Duration) -> Self {
         self.retry_after = Some(retry_after);
+        self
+    }
+
+    /// The sentence for a caller who sent no key, where the one for others speaks of a key.
+    #[must_use]
+    pub const fn with_message_without_key(mut self, message: &'static str) -> Self {
+        self.message_without_key = Some(message);
         self
     }
 
@@ -187,6 +198,7 @@ impl Refusal {
     pub fn into_unanswered(mut self) -> Self {
         if self.outcome != CommitOutcome::Unknown {
             self.outcome = CommitOutcome::Unknown;
+            self.message_without_key = None;
             self.message = match self.action {
                 Action::AskOperator => {
                     "The question could not be answered, because the server is not set up for it, so \
@@ -226,10 +238,19 @@ impl Refusal {
         self.retry_after
     }
 
-    /// The sentence for the caller.
+    /// The sentence for a caller who sent a key.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    /// The sentence for a caller who sent a key, or none.
+    #[must_use]
+    pub fn message_for(&self, key: KeyKind) -> &str {
+        match (key, self.message_without_key) {
+            (KeyKind::Derived, Some(message)) => message,
+            _ => &self.message,
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::policy::OnErrorResult;
+
 /// How a handler ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(
@@ -15,7 +17,7 @@ pub enum ResultKind {
     ErrorResult,
     /// A protocol error (JSON-RPC `error`).
     ProtocolError,
-    /// A protocol error that guarantees that nothing happened (the `NotExecuted` marker).
+    /// A failure that guarantees that nothing happened (the `NotExecuted` marker).
     NotExecuted,
     /// The handler never ran: its arguments did not parse.
     NotCalled,
@@ -39,6 +41,12 @@ impl ResultKind {
 pub trait HandlerResult {
     /// How the handler ended.
     fn kind(&self) -> ResultKind;
+
+    /// Lease mode: what the author's classifier says about a result of kind
+    /// [`ResultKind::ErrorResult`]. It goes before the policy, which decides on `None`.
+    fn on_error_result(&self) -> Option<OnErrorResult> {
+        None
+    }
 
     /// The bytes to store and to replay. Called at most once, and only if the result is recorded or
     /// shared with calls that joined.

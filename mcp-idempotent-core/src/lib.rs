@@ -58,8 +58,8 @@ pub use crate::{
     handler_result::{HandlerResult, ResultKind},
     key::{IdempotencyKey, InvalidKey},
     policy::{
-        InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnExpired, Policy, PolicyOverride,
-        PolicyUse, Wait,
+        InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired, Policy,
+        PolicyOverride, PolicyUse, Wait,
     },
     record::{Record, RecordState, Timestamp},
     scope::{Application, Scope},

@@ -61,6 +61,21 @@ pub enum OnError {
     InDoubt,
 }
 
+/// Lease mode: what an `isError` result means for the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "there is nothing else to do with a result"
+)]
+pub enum OnErrorResult {
+    /// It is an answer, such as a declined card: it is recorded and replayed.
+    Record,
+    /// It proves that nothing happened, or a repeat is safe: a retry runs again.
+    Release,
+    /// It does not prove that nothing happened: the call is in doubt.
+    InDoubt,
+}
+
 /// Lease mode: what happens to a call whose earlier attempt is in doubt. That attempt may have
 /// acted, but its result was never recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -99,6 +114,10 @@ pub struct Policy {
     pub key_argument: Option<Arc<str>>,
     /// JSON pointers (RFC 6901) of arguments that take no part in identity.
     pub ignored: Arc<[Arc<str>]>,
+    /// The earlier name of a tool that was renamed. Its calls are still recorded and recognised under
+    /// that name, so a retry across the change finds its record. Keep it: leaving it out is another
+    /// change of the name.
+    pub also_known_as: Option<Arc<str>>,
     /// How long a result under an explicit key is kept, from completion.
     pub retention: Duration,
     /// How long a result under a derived key is kept, from completion. Within this window a second
@@ -108,6 +127,9 @@ pub struct Policy {
     pub wait: Wait,
     /// What an error means.
     pub on_error: OnError,
+    /// Lease mode: what an `isError` result means. `None` leaves it to
+    /// [`on_error`](Self::on_error).
+    pub on_error_result: Option<OnErrorResult>,
     /// What happens to a call whose record has expired.
     pub on_expired: OnExpired,
     /// How long the tombstone of an expired record is kept under [`OnExpired::Refuse`].
@@ -174,10 +196,12 @@ impl Default for Policy {
             key: KeyRequirement::default(),
             key_argument: None,
             ignored: Arc::new([]),
+            also_known_as: None,
             retention: Self::DEFAULT_RETENTION,
             window: Self::DEFAULT_WINDOW,
             wait: Wait::UpTo(Self::DEFAULT_WAIT),
             on_error: OnError::default(),
+            on_error_result: None,
             on_expired: OnExpired::default(),
             tombstone: Self::DEFAULT_TOMBSTONE,
             lease: Self::DEFAULT_LEASE,

@@ -2,19 +2,26 @@
 //!
 //! The public ones are for the attribute and the layer when they run calls without protection.
 
+mod ended;
 mod secret;
 
 use std::time::Duration;
 
-pub(crate) use self::secret::{
-    another_secret, previous_secret_has_unsettled_calls, previous_secret_needed, rotation_too_short,
-};
-
 use crate::{
     error::{Action, CommitOutcome, ErrorKind, Refusal},
-    fingerprint::KeyKind,
-    policy::OnDoubt,
-    store::{Ended, StoreError, StoreErrorKind},
+    store::{StoreError, StoreErrorKind},
+};
+
+pub use self::ended::{of_unrecorded, still_held};
+pub(crate) use self::{
+    ended::{
+        commit_unknown, ended_by_handler, fenced, not_committed, not_committed_after_acting,
+        not_encoded, not_encoded_after_acting,
+    },
+    secret::{
+        another_secret, previous_secret_has_unsettled_calls, previous_secret_needed,
+        rotation_too_short,
+    },
 };
 
 /// How long callers are told to wait before asking again about a running call.
@@ -36,24 +43,20 @@ pub(crate) fn conflict() -> Refusal {
     )
 }
 
-pub(crate) fn in_progress(key: KeyKind) -> Refusal {
+pub(crate) fn in_progress() -> Refusal {
     Refusal::new(
         ErrorKind::KeyInProgress,
         CommitOutcome::Unknown,
         Action::Wait,
-        match key {
-            KeyKind::Explicit => {
-                "The first call with this idempotency key has not ended: it is still running, or its \
+        "The first call with this idempotency key has not ended: it is still running, or its \
                  server was interrupted. This call was not executed. Wait, then send the same call \
-                 with the same key."
-            }
-            // A key that is added now would make it another call.
-            KeyKind::Derived => {
-                "An equal call made earlier has not ended: it is still running, or its server was \
+                 with the same key.",
+    )
+    // A key that is added now would make it another call.
+    .with_message_without_key(
+        "An equal call made earlier has not ended: it is still running, or its server was \
                  interrupted. This call was not executed. Wait, then send exactly the same call \
-                 again, without adding a key."
-            }
-        },
+                 again, without adding a key.",
     )
     .with_retry_after(RETRY_AFTER)
 }
@@ -77,46 +80,42 @@ pub(crate) fn expired() -> Refusal {
         "This idempotency key was used before and its result is no longer kept. The call was not \
          executed again. If it is meant anew, send a new key.",
     )
+    .with_message_without_key(
+        "An equal call was made earlier and its result is no longer kept. This one was not executed. \
+         If it is meant anew, send it with an idempotency key of its own.",
+    )
 }
 
-pub(crate) fn in_doubt(key: KeyKind) -> Refusal {
+pub(crate) fn in_doubt() -> Refusal {
     Refusal::new(
         ErrorKind::OutcomeUnknown,
         CommitOutcome::Unknown,
         Action::AskOperator,
-        match key {
-            KeyKind::Explicit => {
-                "An earlier call with this idempotency key ended without telling whether it took \
+        "An earlier call with this idempotency key ended without telling whether it took \
                  effect. It was not executed again. Ask the operator to look before repeating it \
-                 with a new key."
-            }
-            KeyKind::Derived => {
-                "An equal call made earlier ended without telling whether it took effect, so this \
+                 with a new key.",
+    )
+    .with_message_without_key(
+        "An equal call made earlier ended without telling whether it took effect, so this \
                  one was not executed. Ask the operator to look before making it again with an \
-                 idempotency key of its own."
-            }
-        },
+                 idempotency key of its own.",
     )
 }
 
 /// Whether the call took effect is not known yet; asking again may tell.
-pub(crate) fn still_in_doubt(key: KeyKind) -> Refusal {
+pub(crate) fn still_in_doubt() -> Refusal {
     Refusal::new(
         ErrorKind::OutcomeUnknown,
         CommitOutcome::Unknown,
         Action::RetrySameKey,
-        match key {
-            KeyKind::Explicit => {
-                "An earlier call with this idempotency key ended without telling whether it took \
+        "An earlier call with this idempotency key ended without telling whether it took \
                  effect, and that could not be found out yet. Send the same call with the same key \
-                 again to find out; do not use a new key."
-            }
-            KeyKind::Derived => {
-                "An equal call made earlier ended without telling whether it took effect, and that \
+                 again to find out; do not use a new key.",
+    )
+    .with_message_without_key(
+        "An equal call made earlier ended without telling whether it took effect, and that \
                  could not be found out yet. Send exactly the same call again to find out, without \
-                 adding a key."
-            }
-        },
+                 adding a key.",
     )
     .with_retry_after(VERIFY_AFTER)
 }
@@ -129,6 +128,10 @@ pub(crate) fn too_large() -> Refusal {
         "The call with this idempotency key was executed and its effect is committed, but its \
          result was too large to keep. It was not executed again; do not repeat it with a new key.",
     )
+    .with_message_without_key(
+        "An equal call made earlier was executed and its effect is committed, but its result was too \
+         large to keep. This one was not executed; do not repeat it.",
+    )
 }
 
 pub(crate) fn gave_up() -> Refusal {
@@ -138,6 +141,10 @@ pub(crate) fn gave_up() -> Refusal {
         Action::RetrySameKey,
         "Equal calls ahead of this one ended without a result. This call was not executed. Send it \
          again with the same key.",
+    )
+    .with_message_without_key(
+        "Equal calls ahead of this one ended without a result. This call was not executed. Send \
+         exactly the same call again.",
     )
     .with_retry_after(RETRY_AFTER)
 }
@@ -151,6 +158,10 @@ pub(crate) fn too_many_new_calls() -> Refusal {
         "This caller has begun too many new calls. This one was not executed. Wait, then send it \
          again with the same key.",
     )
+    .with_message_without_key(
+        "This caller has begun too many new calls. This one was not executed. Wait, then send exactly \
+         the same call again.",
+    )
     .with_retry_after(QUOTA_AFTER)
 }
 
@@ -161,6 +172,10 @@ pub(crate) fn too_many_waiting() -> Refusal {
         Action::Wait,
         "Too many calls already wait for a running call. This one was not executed. Wait, then \
          send it again with the same key.",
+    )
+    .with_message_without_key(
+        "Too many calls already wait for a running call. This one was not executed. Wait, then send \
+         exactly the same call again, without adding a key.",
     )
     .with_retry_after(RETRY_AFTER)
 }
@@ -184,6 +199,10 @@ pub fn store_unavailable(error: StoreError) -> Refusal {
             "The database was busy with other calls for too long, so the call was not executed. \
              Send it again with the same key.",
         )
+        .with_message_without_key(
+            "The database was busy with other calls for too long, so the call was not executed. \
+             Send exactly the same call again.",
+        )
         .with_retry_after(RETRY_AFTER),
         StoreErrorKind::Unavailable
         | StoreErrorKind::Conflict
@@ -194,6 +213,10 @@ pub fn store_unavailable(error: StoreError) -> Refusal {
             Action::RetrySameKey,
             "The store of idempotency records could not be reached in time, so the call was not \
              executed. Send it again with the same key.",
+        )
+        .with_message_without_key(
+            "The store of idempotency records could not be reached in time, so the call was not \
+             executed. Send exactly the same call again.",
         )
         .with_retry_after(RETRY_AFTER),
     };
@@ -211,164 +234,55 @@ pub fn store_unavailable(error: StoreError) -> Refusal {
     refusal.with_source(error)
 }
 
-/// The handler reported success, but its transaction did not commit.
-pub(crate) fn not_committed(error: StoreError) -> Refusal {
-    tracing::warn!(
-        error = &error as &dyn std::error::Error,
-        "the handler's transaction could not be committed"
-    );
-    Refusal::new(
-        ErrorKind::NotCommitted,
-        CommitOutcome::NotCommitted,
-        Action::RetrySameKey,
-        if error.is_transient() {
-            "The call ran, but the database could not commit it this time; nothing was changed. \
-             Send it again with the same key."
-        } else {
-            "The call ran, but its database transaction had failed; nothing was changed. It may be \
-             sent again with the same key."
-        },
-    )
-    .with_source(error)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{fingerprint::KeyKind, policy::OnDoubt};
 
-pub(crate) fn commit_unknown(error: StoreError) -> Refusal {
-    tracing::error!(
-        error = &error as &dyn std::error::Error,
-        "the outcome of a commit is unknown"
-    );
-    Refusal::new(
-        ErrorKind::OutcomeUnknown,
-        CommitOutcome::Unknown,
-        Action::RetrySameKey,
-        "The connection to the database was lost while the call was being committed, so it is not \
-         known whether it took effect. Send it again with the same key to find out; do not use a \
-         new key.",
-    )
-    .with_source(error)
-}
-
-/// The handler returned while something it had started still held the transaction.
-#[must_use]
-pub fn still_held(on_doubt: OnDoubt) -> Refusal {
-    tracing::error!(
-        "a handler returned while something it had started still held the transaction; the transaction will be rolled back"
-    );
-    if on_doubt != OnDoubt::Fail {
-        return still_in_doubt(KeyKind::Explicit);
-    }
-    Refusal::new(
-        ErrorKind::OutcomeUnknown,
-        CommitOutcome::Unknown,
-        Action::AskOperator,
-        "The tool returned while something it had started was still using its database \
-         transaction, so the call was not committed. What is written later is rolled back. Ask the \
-         operator to look before repeating it.",
-    )
-}
-
-pub(crate) fn ended_by_handler(on_doubt: OnDoubt) -> Refusal {
-    tracing::error!("the handler ended its transaction itself; its call is in doubt");
-    if on_doubt != OnDoubt::Fail {
-        return still_in_doubt(KeyKind::Explicit);
-    }
-    Refusal::new(
-        ErrorKind::OutcomeUnknown,
-        CommitOutcome::Unknown,
-        Action::AskOperator,
-        "The tool ended its own database transaction, so it is not known what took effect. The \
-         call will not be executed again under this key; ask the operator to look.",
-    )
-}
-
-pub(crate) fn not_encoded(error: &(dyn std::error::Error + Send + Sync)) -> Refusal {
-    tracing::error!(%error, "a result could not be encoded");
-    Refusal::new(
-        ErrorKind::NotCommitted,
-        CommitOutcome::NotCommitted,
-        Action::AskOperator,
-        "The call ran, but its result could not be encoded, so nothing was committed.",
-    )
-}
-
-/// Like [`not_encoded`], but the handler may have acted outside the database.
-pub(crate) fn not_encoded_after_acting(error: &(dyn std::error::Error + Send + Sync)) -> Refusal {
-    tracing::error!(%error, "a result could not be encoded; its call is in doubt");
-    Refusal::new(
-        ErrorKind::OutcomeUnknown,
-        CommitOutcome::Unknown,
-        Action::AskOperator,
-        "The call ran, but its result could not be encoded. It may have taken effect; ask the \
-         operator to look before repeating it.",
-    )
-}
-
-pub(crate) fn fenced(on_doubt: OnDoubt) -> Refusal {
-    tracing::error!("a late attempt was fenced");
-    match on_doubt {
-        OnDoubt::Fail => Refusal::new(
-            ErrorKind::OutcomeUnknown,
-            CommitOutcome::Unknown,
-            Action::AskOperator,
-            "The call lost its lease and with it the right to record its result. It may have taken \
-             effect; ask the operator to look before repeating it.",
-        ),
-        OnDoubt::Rerun | OnDoubt::Verify => Refusal::new(
-            ErrorKind::OutcomeUnknown,
-            CommitOutcome::Unknown,
-            Action::RetrySameKey,
-            "The call lost its lease and with it the right to record its result. It may have taken \
-             effect; send the same call with the same key again to find out, and do not use a new \
-             key.",
-        ),
-    }
-}
-
-/// The handler acted outside the database, and its writes in the database were then not committed.
-pub(crate) fn not_committed_after_acting(error: StoreError, on_doubt: OnDoubt) -> Refusal {
-    tracing::error!(
-        error = &error as &dyn std::error::Error,
-        "a handler's transaction could not be committed after its outside call; its call is in doubt"
-    );
-    let (action, message) = match on_doubt {
-        OnDoubt::Fail => (
-            Action::AskOperator,
-            "The call ran, but the database could not commit what it wrote. What it did elsewhere \
-             may have taken effect; ask the operator to look before repeating it.",
-        ),
-        OnDoubt::Rerun | OnDoubt::Verify => (
-            Action::RetrySameKey,
-            "The call ran, but the database could not commit what it wrote. What it did elsewhere \
-             may have taken effect. Send the same call with the same key again; do not use a new \
-             key.",
-        ),
-    };
-    Refusal::new(
-        ErrorKind::OutcomeUnknown,
-        CommitOutcome::Unknown,
-        action,
-        message,
-    )
-    .with_source(error)
-}
-
-/// The answer to a call that records nothing, by how its transaction ended. `None` if its own
-/// result is the answer. `committing` says whether a commit was requested, `acted_outside` whether
-/// the handler may have acted outside the transaction.
-#[must_use]
-pub fn of_unrecorded(ended: Ended, committing: bool, acted_outside: bool) -> Option<Refusal> {
-    match ended {
-        Ended::AsAsked(_) => None,
-        Ended::Aborted(_) if !committing => None,
-        Ended::Aborted(error) if acted_outside => {
-            Some(not_committed_after_acting(error, OnDoubt::Fail))
+    /// A key that such a caller adds makes its call another one, and the tool runs twice.
+    #[test]
+    fn a_caller_who_sent_no_key_is_not_told_of_a_key_that_it_has() {
+        let error = |kind| StoreError::new(kind, "away");
+        let kinds = [
+            StoreErrorKind::Unavailable,
+            StoreErrorKind::Other,
+            StoreErrorKind::Busy,
+        ];
+        let mut refusals = vec![
+            in_progress(),
+            in_doubt(),
+            still_in_doubt(),
+            expired(),
+            too_large(),
+            gave_up(),
+            too_many_waiting(),
+            too_many_new_calls(),
+            another_secret(),
+            previous_secret_needed(),
+            previous_secret_has_unsettled_calls(),
+            not_encoded(&error(StoreErrorKind::Other)),
+            not_encoded_after_acting(&error(StoreErrorKind::Other)),
+        ];
+        for kind in kinds {
+            refusals.push(store_unavailable(error(kind)));
+            refusals.push(not_committed(error(kind)));
+            refusals.push(commit_unknown(error(kind)));
         }
-        Ended::Aborted(error) => Some(not_committed(error)),
-        Ended::EndedByHandler => Some(ended_by_handler(OnDoubt::Fail)),
-        Ended::Unknown(error) => Some(commit_unknown(error)),
-        // A store returns these only for claims and leases.
-        Ended::Lost(_) | Ended::LostInProgress | Ended::Fenced => {
-            Some(in_progress(KeyKind::Explicit))
+        for on_doubt in [OnDoubt::Fail, OnDoubt::Rerun, OnDoubt::Verify] {
+            refusals.push(still_held(on_doubt));
+            refusals.push(ended_by_handler(on_doubt));
+            refusals.push(fenced(on_doubt));
+            refusals.push(not_committed_after_acting(
+                error(StoreErrorKind::Other),
+                on_doubt,
+            ));
+        }
+        for refusal in refusals {
+            let keyless = refusal.message_for(KeyKind::Derived);
+            for words in ["same key", "new key", "this key", "this idempotency key"] {
+                assert!(!keyless.contains(words), "{keyless}");
+            }
+            assert_eq!(refusal.message_for(KeyKind::Explicit), refusal.message());
         }
     }
 }

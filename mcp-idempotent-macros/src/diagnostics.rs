@@ -71,6 +71,19 @@ pub(crate) fn second_connection(at: &impl ToTokens) -> Error {
     )
 }
 
+pub(crate) fn no_open_transaction(at: &impl ToTokens) -> Error {
+    let found = at.to_token_stream().to_string().replace(' ', "");
+    Error::new_spanned(
+        at,
+        format!(
+            "expected `&mut PgConnection` or `&mut SqliteConnection`, found `{found}`\n\
+             the transaction that the record commits with is lent as a connection; write \
+             `tx: &mut PgConnection`. For other statements keep a pool in a field of the server; they \
+             are not part of the transaction"
+        ),
+    )
+}
+
 pub(crate) fn generic(at: &impl ToTokens) -> Error {
     Error::new_spanned(
         at,
@@ -187,13 +200,30 @@ pub(crate) fn timeout_without_verify(at: &impl ToTokens) -> Error {
     )
 }
 
+/// What other libraries call our options.
+const OTHER_WORDS: &[(&str, &str)] = &[
+    ("ttl", "`retention` (under a key) or `window` (without one)"),
+    (
+        "expires",
+        "`retention` (under a key) or `window` (without one)",
+    ),
+    (
+        "timeout",
+        "`wait` (a duplicate's), `lease` or `verify_timeout`",
+    ),
+    ("exclude", "`ignore`"),
+    ("header", "`key_argument`"),
+];
+
 pub(crate) fn unknown_option(found: &Ident, known: &[&str]) -> Error {
-    let near = known
-        .iter()
-        .find(|known| is_near(&found.to_string(), known));
-    let hint = match near {
-        Some(near) => format!("write `{near}`"),
-        None => "remove it".to_owned(),
+    let text = found.to_string();
+    let near = || known.iter().find(|known| is_near(&text, known));
+    // The longer word was meant: `key_arg` is not `key`.
+    let begun = known.iter().find(|known| known.starts_with(&text));
+    let hint = match (OTHER_WORDS.iter().find(|(word, _)| *word == text), begun) {
+        (Some((_, meant)), _) => format!("write {meant}"),
+        (None, Some(meant)) => format!("write `{meant}`"),
+        (None, None) => near().map_or("remove it".to_owned(), |near| format!("write `{near}`")),
     };
     Error::new(
         found.span(),

@@ -11,8 +11,9 @@ use syn::{
 };
 
 use crate::{
-    args::{Args, OnDoubt, Pointer, Wait},
-    diagnostics::{self, Errors},
+    args::{Args, OnDoubt, OnErrorResult, Pointer, Wait},
+    check::check,
+    diagnostics,
     target::{self, Parameter, Target},
 };
 
@@ -40,78 +41,6 @@ fn parse(args: TokenStream, function: &ImplItemFn) -> syn::Result<(Args, Target)
             error.combine(other);
             Err(error)
         }
-    }
-}
-
-/// Checks that options and method agree with each other.
-fn check(args: &Args, target: &Target) -> syn::Result<()> {
-    let mut errors = Errors::default();
-    let transaction = target.is_transaction();
-    match &args.on_error {
-        None if !transaction => errors.push(diagnostics::no_on_error(&target.name)),
-        Some(on_error) => {
-            let is_wrong = match on_error.variant {
-                "Record" | "Commit" => !transaction,
-                "InDoubt" => transaction,
-                _ => false,
-            };
-            if is_wrong {
-                let word = on_error.word.to_string();
-                errors.push(diagnostics::on_error_of_other_mode(
-                    &on_error.word,
-                    &word,
-                    transaction,
-                ));
-            }
-        }
-        None => {}
-    }
-    if transaction {
-        if let Some(attempt) = target.attempt() {
-            errors.push(diagnostics::attempt_in_transaction(attempt));
-        }
-        let of_leases = ["lease", "heartbeat", "verify_timeout", "in_doubt_retention"];
-        let of_leases = of_leases.map(|name| args.duration(name).map(|(name, _)| name));
-        let run_unprotected = args.run_unprotected.as_ref();
-        let run_unprotected = run_unprotected.filter(|(_, yes)| yes.value);
-        let run_unprotected = run_unprotected.map(|(name, _)| name);
-        for name in of_leases.into_iter().flatten().chain(run_unprotected) {
-            errors.push(diagnostics::lease_in_transaction(name));
-        }
-        if let Some((name, _)) = &args.on_doubt {
-            errors.push(diagnostics::on_doubt_in_transaction(name));
-        }
-        return errors.into_result();
-    }
-    check_durations(args, &mut errors);
-    errors.into_result()
-}
-
-/// Checks that durations agree with each other.
-fn check_durations(args: &Args, errors: &mut Errors) {
-    if let (Some((name, heartbeat)), Some((_, lease))) =
-        (args.duration("heartbeat"), args.duration("lease"))
-        && *heartbeat > *lease / 2
-    {
-        errors.push(diagnostics::heartbeat_too_long(name));
-    }
-    if let Some((name, in_doubt)) = args.duration("in_doubt_retention") {
-        for longer in ["retention", "window"] {
-            if args
-                .duration(longer)
-                .is_some_and(|(_, kept)| kept > in_doubt)
-            {
-                errors.push(diagnostics::in_doubt_too_short(name, longer));
-            }
-        }
-    }
-    if let Some((name, _)) = args.duration("transaction_timeout") {
-        errors.push(diagnostics::timeout_without_transaction(name));
-    }
-    if let Some((name, _)) = args.duration("verify_timeout")
-        && !matches!(args.on_doubt, Some((_, OnDoubt::Verify(_))))
-    {
-        errors.push(diagnostics::timeout_without_verify(name));
     }
 }
 
@@ -193,6 +122,12 @@ fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
         fields.push(quote!(key_property: ::core::option::Option::Some(#name)));
         fields.push(quote!(input_schema: ::core::option::Option::Some(|| #schema)));
     }
+    if let Some(schema) = output_schema(target, runtime) {
+        fields.push(quote!(output_schema: ::core::option::Option::Some(|| #schema)));
+    }
+    if let Some((_, OnErrorResult::Classify(function))) = &args.on_error_result {
+        fields.push(quote!(classify: ::core::option::Option::Some(#function)));
+    }
     if fields.is_empty() {
         return quote!(#runtime::ToolOptions::#base);
     }
@@ -230,6 +165,9 @@ fn policy(args: &Args, runtime: &Path) -> Vec<TokenStream> {
             quote!(::std::borrow::Cow::Borrowed(&[#(#pointers),*])),
         );
     }
+    if let Some(name) = &args.also_known_as {
+        field("also_known_as", quote!(::std::borrow::Cow::Borrowed(#name)));
+    }
     for (name, duration) in &args.durations {
         field(&name.to_string(), duration_tokens(*duration));
     }
@@ -240,6 +178,10 @@ fn policy(args: &Args, runtime: &Path) -> Vec<TokenStream> {
             let bound = duration_tokens(*bound);
             field("wait", quote!(#runtime::Wait::UpTo(#bound)));
         }
+    }
+    if let Some((name, OnErrorResult::Always(variant))) = &args.on_error_result {
+        let variant = format_ident!("{variant}");
+        field(&name.to_string(), quote!(#runtime::OnErrorResult::#variant));
     }
     if let Some((_, on_doubt)) = &args.on_doubt {
         let variant = match on_doubt {
@@ -269,6 +211,15 @@ fn author_schema(target: &Target, runtime: &Path) -> TokenStream {
         (Some(schema), _) => schema.to_token_stream(),
         (None, Some(ty)) => quote!(#runtime::input_schema::<#ty>()),
         (None, None) => quote!(#runtime::empty_input_schema()),
+    }
+}
+
+/// The output schema that rmcp finds.
+fn output_schema(target: &Target, runtime: &Path) -> Option<TokenStream> {
+    match (&target.tool.output_schema, &target.output) {
+        (Some(schema), _) => Some(schema.to_token_stream()),
+        (None, Some(ty)) => Some(quote!(#runtime::output_schema::<#ty>())),
+        (None, None) => None,
     }
 }
 
@@ -359,19 +310,23 @@ fn wrapper(args: &Args, target: &Target, runtime: &Path, options: &Ident) -> Tok
     } else {
         returned.into_token_stream()
     };
+    // The author's own `self`: in a `macro_rules` another one would not be found.
+    let this_server = &receiver.self_token;
     let idempotency: Expr = args
         .idempotency
         .clone()
-        .unwrap_or_else(|| parse_quote!(self.idempotency));
+        .unwrap_or_else(|| parse_quote!(#this_server.idempotency));
     quote! {
         #vis async fn #name #generics (#receiver, #call: #runtime::Call #schema)
             -> ::core::result::Result<#output, #runtime::ErrorData> #where_clause
         {
-            #runtime::#run(&#idempotency, Self::#options, self, #call, #verify |#this, #taken #connection| {
-                ::std::boxed::Box::pin(async move {
-                    let #running = { #parts_binding #this.#original(#(#arguments),*) };
-                    #runtime::Outcome::returned(#returned)
-                })
+            #runtime::answer::<Self, _>(#call, move |#call| async move {
+                #runtime::#run(&#idempotency, Self::#options, #this_server, #call, #verify |#this, #taken #connection| {
+                    ::std::boxed::Box::pin(async move {
+                        let #running = { #parts_binding #this.#original(#(#arguments),*) };
+                        #runtime::Outcome::returned(#returned)
+                    })
+                }).await
             }).await #converted
         }
     }

@@ -2,6 +2,7 @@
 //! documentation.
 
 mod args;
+mod check;
 mod diagnostics;
 mod expand;
 mod target;

@@ -41,6 +41,8 @@ pub(crate) struct Tool {
     pub(crate) options: Vec<Meta>,
     pub(crate) meta: Option<Expr>,
     pub(crate) input_schema: Option<Expr>,
+    /// Also among the options.
+    pub(crate) output_schema: Option<Expr>,
 }
 
 impl Target {
@@ -144,6 +146,7 @@ impl Tool {
             options: Vec::new(),
             meta: None,
             input_schema: None,
+            output_schema: None,
         };
         let Meta::List(list) = &attr.meta else {
             return Ok(tool);
@@ -160,6 +163,11 @@ impl Tool {
                 option => {
                     if is_local(&option) {
                         return Err(diagnostics::local_tool(&option));
+                    }
+                    if let Meta::NameValue(schema) = &option
+                        && schema.path.is_ident("output_schema")
+                    {
+                        tool.output_schema = Some(expression(schema.value.clone())?);
                     }
                     tool.options.push(option);
                 }
@@ -228,10 +236,28 @@ fn parameters(function: &ImplItemFn, errors: &mut Errors) -> Vec<Parameter> {
                 parameters.push(Parameter::Connection(ty));
             }
             Type::ImplTrait(_) => errors.push(diagnostics::generic(&ty)),
+            ty if is_of_a_database(ty) => errors.push(diagnostics::no_open_transaction(ty)),
             _ => parameters.push(Parameter::Extracted(ty)),
         }
     }
     parameters
+}
+
+/// Whether the author wants a transaction, and asks for it in a way that does not lend one.
+fn is_of_a_database(ty: &Type) -> bool {
+    let inner = match ty {
+        Type::Reference(reference) => bare(&reference.elem),
+        ty => ty,
+    };
+    let Some(segment) = last_segment(inner) else {
+        return false;
+    };
+    let is_generic = !matches!(segment.arguments, PathArguments::None);
+    match segment.ident.to_string().as_str() {
+        "PgConnection" | "SqliteConnection" | "PgPool" | "SqlitePool" => true,
+        "Transaction" | "Tx" | "Pool" | "PoolConnection" => is_generic,
+        _ => false,
+    }
 }
 
 /// Strips parentheses, and the invisible groups that other macros leave.

@@ -44,9 +44,9 @@ pub use mcp_idempotent_core::store::sqlite::SqliteStore;
 pub use mcp_idempotent_core::testing;
 pub use mcp_idempotent_core::{
     self as core, Application, Audit, DownstreamKey, IdempotencyKey, KeyRequirement, MemoryStore,
-    OnDoubt, OnError, OnExpired, OperatorStore, Policy, PolicyOverride, RecordId, RecordInfo,
-    RecordQuery, RecordStatus, Refusal, Resolution, Resolved, Scope, Secret, Store, SweepSettings,
-    Sweeper, TransactionStore, Wait, store, telemetry,
+    OnDoubt, OnError, OnErrorResult, OnExpired, OperatorStore, Policy, PolicyOverride, RecordId,
+    RecordInfo, RecordQuery, RecordStatus, Refusal, Resolution, Resolved, Scope, Secret, Store,
+    SweepSettings, Sweeper, TransactionStore, Wait, store, telemetry,
 };
 #[doc = include_str!("attribute/page.md")]
 pub use mcp_idempotent_macros::idempotent;
@@ -56,7 +56,7 @@ pub use crate::{
         ToolCall,
         attempt::Attempt,
         doubt::{InDoubt, IntoVerdict, Verdict, Verifying},
-        not_executed::NotExecuted,
+        not_executed::{Failure, NotExecuted},
         refusal,
         scope::{self, Denied},
         tx::Tx,

@@ -9,6 +9,10 @@ pub const KEY_ALIAS: &str = "io.github.mcp-idempotent/idempotency-key";
 /// `_meta` of a replay: `{"at": "<RFC 3339>"}`.
 pub const REPLAYED: &str = "io.github.mcp-idempotent/replayed";
 
+/// `_meta` of a result that could not be recorded: `{"message": "…"}`. A retry will be told that the outcome is
+/// unknown.
+pub const UNRECORDED: &str = "io.github.mcp-idempotent/unrecorded";
+
 /// `_meta` of a tool's entry in `tools/list`: its contract.
 pub const CONTRACT: &str = "io.github.mcp-idempotent/idempotency";
 
@@ -34,10 +38,11 @@ pub const UPSTREAM: &str = "io.github.mcp-idempotent/upstream";
 /// The prefix of all our names in a `_meta`, except [`KEY`].
 pub(crate) const PREFIX: &str = "io.github.mcp-idempotent/";
 
-/// Proves that this process made the members with our names; removed before an answer is sent.
+/// Proves that the members with our names were made for this call; removed before an answer is sent.
 pub(crate) const SEAL: &str = "io.github.mcp-idempotent/made-here";
 
-/// In the `data` of an error: proves that nothing happened. Removed before the error is sent.
+/// In the `data` of an error, or the `_meta` of a result: proves that nothing happened. Removed before the
+/// answer is sent.
 pub(crate) const NOT_EXECUTED: &str = "io.github.mcp-idempotent/not-executed";
 
 /// `type` in the `data` of an error: a timeout above or below the layer.

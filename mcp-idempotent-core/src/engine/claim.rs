@@ -149,14 +149,14 @@ impl<S: Store> Engine<S> {
             match entry {
                 Entry::Lead(leader) => break leader,
                 Entry::Conflict => return refusal::conflict().into(),
-                Entry::InProgress => return refusal::in_progress(identity.kind).into(),
+                Entry::InProgress => return refusal::in_progress().into(),
                 Entry::Full => return refusal::too_many_waiting().into(),
                 Entry::Wait(mut waiting) => {
                     let waited = observed.waiting();
                     let woken = timeout_at(patience.deadline, &mut waiting.wake).await;
                     drop((waiting, waited));
                     let Ok(Ok(woken)) = woken else {
-                        return refusal::in_progress(identity.kind).into();
+                        return refusal::in_progress().into();
                     };
                     // Ask again, because the permission may have been withdrawn while the caller
                     // waited.
@@ -285,7 +285,7 @@ impl<S: Store> Engine<S> {
                         }
                         Failure::InProgress => {
                             leader.fail();
-                            refusal::in_progress(identity.kind).into()
+                            refusal::in_progress().into()
                         }
                         Failure::FailOpen => {
                             leader.step_down();
@@ -302,7 +302,7 @@ impl<S: Store> Engine<S> {
             let now = Instant::now();
             if !patience.patient || now >= patience.deadline {
                 leader.step_down();
-                return refusal::in_progress(identity.kind).into();
+                return refusal::in_progress().into();
             }
             waiting.get_or_insert_with(|| observed.waiting());
             sleep_until(patience.deadline.min(now + pause)).await;
@@ -321,7 +321,7 @@ fn joined(wake: Wake, identity: &Identity, rules: Rules) -> Answer {
             return Answer::Replayed(Replay::new(response, None, true));
         }
         Wake::Conflict => refusal::conflict(),
-        Wake::InProgress => refusal::in_progress(identity.kind),
+        Wake::InProgress => refusal::in_progress(),
         Wake::GaveUp | Wake::Lead(_) => refusal::gave_up(),
     };
     refusal.into()

@@ -107,8 +107,7 @@ impl Lead {
     /// Another call's record decides for this call, and for those that joined it.
     pub(super) fn lose_to(self, record: Record) -> Answer {
         if is_running(&record, &self.identity) {
-            let key = self.identity.kind;
-            return self.step_down(refusal::in_progress(key));
+            return self.step_down(refusal::in_progress());
         }
         let answer = answer_from(record.clone(), &self.identity, OnDoubt::Fail, false);
         self.leader.share(&record);

@@ -3,7 +3,7 @@
 use crate::{
     fingerprint::KeyKind,
     handler_result::ResultKind,
-    policy::{OnError, Policy},
+    policy::{OnError, OnErrorResult, Policy},
 };
 
 /// What to do with a transaction-mode attempt.
@@ -48,20 +48,30 @@ pub(super) fn transaction(kind: ResultKind, on_error: OnError, key: KeyKind) -> 
     }
 }
 
-pub(super) fn lease(kind: ResultKind, on_error: OnError, key: KeyKind) -> LeasePlan {
+/// `classified` is what the author's classifier says about an error result.
+pub(super) fn lease(
+    kind: ResultKind,
+    policy: &Policy,
+    classified: Option<OnErrorResult>,
+    key: KeyKind,
+) -> LeasePlan {
     use LeasePlan::{InDoubt, Record, Release};
-    let by_author = match on_error {
+    let by_author = match policy.on_error {
         OnError::Release => Release,
         OnError::Record => Record,
         OnError::Default | OnError::Commit | OnError::InDoubt => InDoubt,
     };
     match kind {
         ResultKind::Success | ResultKind::Task => Record,
-        // A declined card is an answer, unless the author says that an error means nothing happened.
-        ResultKind::ErrorResult if key == KeyKind::Explicit && on_error != OnError::Release => {
-            Record
-        }
-        ResultKind::ErrorResult | ResultKind::ProtocolError => by_author,
+        ResultKind::ErrorResult => match classified.or(policy.on_error_result) {
+            Some(OnErrorResult::Record) => Record,
+            Some(OnErrorResult::Release) => Release,
+            Some(OnErrorResult::InDoubt) => InDoubt,
+            // A declined card is an answer, unless an error means that nothing happened.
+            None if key == KeyKind::Explicit && by_author == InDoubt => Record,
+            None => by_author,
+        },
+        ResultKind::ProtocolError => by_author,
         ResultKind::NotExecuted | ResultKind::NotCalled | ResultKind::InputRequired => Release,
         ResultKind::Interrupted => InDoubt,
     }
@@ -153,11 +163,48 @@ mod tests {
             ),
             (K::Interrupted, OnError::Release, KeyKind::Explicit, InDoubt),
         ] {
+            let policy = Policy {
+                on_error,
+                ..Policy::default()
+            };
             assert_eq!(
-                lease(kind, on_error, key),
+                lease(kind, &policy, None, key),
                 expected,
                 "{kind:?} {on_error:?} {key:?}"
             );
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_error_results_goes_before_what_is_said_of_errors() {
+        use LeasePlan::{InDoubt, Record, Release};
+        use ResultKind as K;
+        let all = [
+            (OnErrorResult::Record, Record),
+            (OnErrorResult::Release, Release),
+            (OnErrorResult::InDoubt, InDoubt),
+        ];
+        for (said, expected) in all {
+            for on_error in [OnError::InDoubt, OnError::Release] {
+                for key in [KeyKind::Explicit, KeyKind::Derived] {
+                    let policy = |on_error_result| Policy {
+                        on_error,
+                        on_error_result,
+                        ..Policy::default()
+                    };
+                    assert_eq!(
+                        lease(K::ErrorResult, &policy(Some(said)), None, key),
+                        expected
+                    );
+                    for (other, _) in all {
+                        let policy = policy(Some(other));
+                        assert_eq!(lease(K::ErrorResult, &policy, Some(said), key), expected);
+                    }
+                    let of_error = lease(K::ProtocolError, &policy(None), None, key);
+                    let plan = lease(K::ProtocolError, &policy(Some(said)), None, key);
+                    assert_eq!(plan, of_error);
+                }
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 use super::{flight::Round, lease::Verify};
 use crate::{
     error::Refusal,
-    fingerprint::Identity,
+    fingerprint::{Identity, RecordId},
     policy::Policy,
     scope::Application,
     store::{CallInfo, Claim},
@@ -44,6 +44,12 @@ impl<'a> Request<'a> {
     #[must_use]
     pub const fn call(&self) -> &CallInfo {
         &self.call
+    }
+
+    /// The record that the call belongs to.
+    #[must_use]
+    pub const fn record(&self) -> RecordId {
+        self.identity.id
     }
 
     /// A call of the tool and scope in `call`, under `policy`.

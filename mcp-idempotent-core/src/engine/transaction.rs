@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     answer::Answer,
+    fingerprint::RecordId,
     handler_result::HandlerResult,
     policy::{OnDoubt, Policy},
     refusal,
@@ -90,6 +91,12 @@ pub struct TransactionAttempt<S: TransactionStore> {
 }
 
 impl<S: TransactionStore> TransactionAttempt<S> {
+    /// The record that the call has claimed.
+    #[must_use]
+    pub fn record(&self) -> RecordId {
+        self.lead.identity.id
+    }
+
     /// Tells the handler to stop: its time is over, or its call can no longer be committed. Take it
     /// before [`run`](Self::run).
     #[must_use]
@@ -205,7 +212,6 @@ fn answer<R: HandlerResult + ?Sized>(
     result: &R,
     observed: &mut ObservedCall,
 ) -> Answer {
-    let key = lead.identity.kind;
     match (ended, response) {
         (Ended::AsAsked(at), Some(response)) => {
             lead.share(response, at);
@@ -221,7 +227,7 @@ fn answer<R: HandlerResult + ?Sized>(
         (Ended::Aborted(error), _) => lead.refuse(refusal::not_committed(error)),
         (Ended::Lost(record), _) => lead.lose_to(record),
         // A store answers `Fenced` only when a lease ends.
-        (Ended::LostInProgress | Ended::Fenced, _) => lead.step_down(refusal::in_progress(key)),
+        (Ended::LostInProgress | Ended::Fenced, _) => lead.step_down(refusal::in_progress()),
         (Ended::EndedByHandler, _) => {
             observed.note(Outcome::LeftInDoubt);
             lead.refuse(refusal::ended_by_handler(OnDoubt::Fail))

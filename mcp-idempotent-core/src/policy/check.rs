@@ -40,7 +40,8 @@ impl Policy {
     /// - the lease is not more than three times the store's limit on transactions (in such a
     ///   store no lease can be renewed while a transaction is open);
     /// - the rule about errors belongs to the other mode, or is missing in lease mode;
-    /// - [`OnDoubt::Verify`] is set without a verify function.
+    /// - [`OnDoubt::Verify`] is set without a verify function;
+    /// - the earlier name of a tool is empty, or set for a whole server.
     pub fn check(
         &self,
         of: PolicyUse,
@@ -52,6 +53,7 @@ impl Policy {
         };
         self.check_times(limit)?;
         self.check_pointers()?;
+        self.check_name(of)?;
         self.check_errors(of)?;
         self.check_doubt(of)
     }
@@ -131,6 +133,17 @@ impl Policy {
             )));
         }
         Ok(())
+    }
+
+    fn check_name(&self, of: PolicyUse) -> Result<(), InvalidPolicy> {
+        let message = match self.also_known_as.as_deref() {
+            Some("") => "`also_known_as` is empty; write the earlier name of the tool",
+            Some(_) if of == PolicyUse::Server => {
+                "`also_known_as` is set for all tools; say it for the tool that was renamed"
+            }
+            _ => return Ok(()),
+        };
+        Err(InvalidPolicy::new(message.to_owned()))
     }
 
     fn check_errors(&self, of: PolicyUse) -> Result<(), InvalidPolicy> {

@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use super::{InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnExpired, Policy, PolicyUse, Wait};
+use super::{
+    InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired, Policy, PolicyUse,
+    Wait,
+};
 
 /// What a single tool changes in its server's [`Policy`]. `None` keeps the server's rule. The
 /// fields are the same as in [`Policy`].
@@ -31,6 +34,8 @@ pub struct PolicyOverride {
     pub key_argument: Option<Cow<'static, str>>,
     /// See [`Policy::ignored`]. It replaces the server's list.
     pub ignored: Option<Cow<'static, [Cow<'static, str>]>>,
+    /// See [`Policy::also_known_as`].
+    pub also_known_as: Option<Cow<'static, str>>,
     /// See [`Policy::retention`].
     pub retention: Option<Duration>,
     /// See [`Policy::window`].
@@ -39,6 +44,8 @@ pub struct PolicyOverride {
     pub wait: Option<Wait>,
     /// See [`Policy::on_error`].
     pub on_error: Option<OnError>,
+    /// See [`Policy::on_error_result`].
+    pub on_error_result: Option<OnErrorResult>,
     /// See [`Policy::on_expired`].
     pub on_expired: Option<OnExpired>,
     /// See [`Policy::tombstone`].
@@ -67,10 +74,12 @@ impl PolicyOverride {
         key: None,
         key_argument: None,
         ignored: None,
+        also_known_as: None,
         retention: None,
         window: None,
         wait: None,
         on_error: None,
+        on_error_result: None,
         on_expired: None,
         tombstone: None,
         lease: None,
@@ -93,10 +102,12 @@ impl PolicyOverride {
             key,
             key_argument,
             ignored,
+            also_known_as,
             retention,
             window,
             wait,
             on_error,
+            on_error_result,
             on_expired,
             tombstone,
             lease,
@@ -122,10 +133,15 @@ impl PolicyOverride {
                     .collect(),
                 None => Arc::clone(&base.ignored),
             },
+            also_known_as: match also_known_as {
+                Some(name) => Some(Arc::from(&**name)),
+                None => base.also_known_as.clone(),
+            },
             retention: retention.unwrap_or(base.retention),
             window: window.unwrap_or(base.window),
             wait: wait.unwrap_or(base.wait),
             on_error: on_error.unwrap_or(base.on_error),
+            on_error_result: on_error_result.or(base.on_error_result),
             on_expired: on_expired.unwrap_or(base.on_expired),
             tombstone: tombstone.unwrap_or(base.tombstone),
             lease: lease.unwrap_or(base.lease),
@@ -190,6 +206,7 @@ impl PolicyOverride {
             ("lease", self.lease.is_some()),
             ("heartbeat", self.heartbeat.is_some()),
             ("verify_timeout", self.verify_timeout.is_some()),
+            ("on_error_result", self.on_error_result.is_some()),
             (
                 "run_unprotected_when_store_is_unavailable",
                 self.run_unprotected_when_store_is_unavailable == Some(true),

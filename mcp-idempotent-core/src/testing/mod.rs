@@ -20,15 +20,20 @@
 //!     }
 //!
 //!     async fn age(&self, _id: RecordId, by: Duration) -> HarnessResult {
-//!         // Its clock is tokio's.
-//!         tokio::time::pause();
+//!         // Its clock is tokio's, which stands still.
 //!         tokio::time::advance(by).await;
 //!         Ok(())
 //!     }
 //! }
 //!
-//! store_conformance!(async { Memory(MemoryStore::new()) });
+//! store_conformance!(async {
+//!     tokio::time::pause();
+//!     Memory(MemoryStore::new())
+//! });
 //! ```
+//!
+//! The lines need `tokio` with the features `macros` and `rt` as a dependency of your tests; this harness also
+//! needs `test-util`.
 //!
 //! | What your store is | What you implement | The line |
 //! | --- | --- | --- |

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use mcp_idempotent_core::{Action, Answer};
 use mcp_idempotent_core::{
     Begun, CallInfo, CanonicalArguments, Engine, ErrorKind, IdempotencyKey, KeyRequirement,
-    MemoryStore, OnDoubt, OnError, OnExpired, Policy, PolicyOverride, PolicyUse, Request, Scope,
-    Wait,
+    MemoryStore, OnDoubt, OnError, OnErrorResult, OnExpired, Policy, PolicyOverride, PolicyUse,
+    Request, Scope, Wait,
 };
 
 const fn seconds(seconds: u64) -> Duration {
@@ -127,6 +127,7 @@ fn every_duration_is_more_than_nothing_and_at_most_a_hundred_years() {
         ("window", |policy, lasts| policy.window = lasts),
         ("tombstone", |policy, lasts| {
             policy.tombstone = lasts;
+            policy.on_error_result = Some(OnErrorResult::Record);
             policy.on_expired = OnExpired::Refuse;
         }),
         ("verify_timeout", |policy, lasts| {
@@ -229,10 +230,12 @@ fn one_that_says_everything() -> (PolicyOverride, Policy) {
     policy.key = KeyRequirement::Required;
     policy.key_argument = Some("/key".into());
     policy.ignored = Arc::new(["/trace".into(), "/at".into()]);
+    policy.also_known_as = Some("before".into());
     policy.retention = seconds(1);
     policy.window = seconds(2);
     policy.wait = Wait::Reject;
     policy.on_error = OnError::Release;
+    policy.on_error_result = Some(OnErrorResult::Record);
     policy.on_expired = OnExpired::Refuse;
     policy.tombstone = seconds(3);
     policy.lease = seconds(4);
@@ -247,10 +250,12 @@ fn one_that_says_everything() -> (PolicyOverride, Policy) {
         key: Some(KeyRequirement::Required),
         key_argument: Some("/key".into()),
         ignored: Some(vec!["/trace".into(), "/at".into()].into()),
+        also_known_as: Some("before".into()),
         retention: Some(seconds(1)),
         window: Some(seconds(2)),
         wait: Some(Wait::Reject),
         on_error: Some(OnError::Release),
+        on_error_result: Some(OnErrorResult::Record),
         on_expired: Some(OnExpired::Refuse),
         tombstone: Some(seconds(3)),
         lease: Some(seconds(4)),
@@ -283,7 +288,7 @@ fn an_override_has_every_field_of_a_policy_and_each_goes_over_the_servers() {
     assert_eq!(PolicyOverride::NONE.over(&policy), policy);
     assert_eq!(PolicyOverride::NONE, PolicyOverride::default());
     assert_eq!(fields(&said), fields(&policy));
-    assert_eq!(fields(&said).len(), 17);
+    assert_eq!(fields(&said).len(), 19);
     // None of the values is the default, or the test would not see that it goes over.
     let default = Policy::default();
     let differing = format!("{policy:#?}");

@@ -21,17 +21,22 @@ fn a_tool_with_a_transaction_becomes_a_wrapper_of_a_few_lines() {
     let expected = quote! {
         #[doc(hidden)]
         const CHARGE_IDEMPOTENT: &'static ::mcp_idempotent_tower::__private::ToolOptions =
-            &::mcp_idempotent_tower::__private::ToolOptions::TRANSACTION;
+            &::mcp_idempotent_tower::__private::ToolOptions {
+                output_schema: ::core::option::Option::Some(|| ::mcp_idempotent_tower::__private::output_schema::<Receipt>()),
+                ..::mcp_idempotent_tower::__private::ToolOptions::TRANSACTION
+            };
         /// Charges a card.
         #[tool(meta = ::mcp_idempotent_tower::__private::meta(Self::CHARGE_IDEMPOTENT, ::core::option::Option::None))]
         async fn charge(&self, call: ::mcp_idempotent_tower::__private::Call, _: ::mcp_idempotent_tower::__private::Parameters<Parameters<Charge> >)
             -> ::core::result::Result<::mcp_idempotent_tower::__private::Json<Receipt>, ::mcp_idempotent_tower::__private::ErrorData>
         {
-            ::mcp_idempotent_tower::__private::run_in_transaction(&self.idempotency, Self::CHARGE_IDEMPOTENT, self, call, |this, call, connection| {
-                ::std::boxed::Box::pin(async move {
-                    let running = { let mut parts = call.into_parts(&this); this.charge_unprotected(connection, parts.extract()?) };
-                    ::mcp_idempotent_tower::__private::Outcome::returned(running.await)
-                })
+            ::mcp_idempotent_tower::__private::answer::<Self, _>(call, move |call| async move {
+                ::mcp_idempotent_tower::__private::run_in_transaction(&self.idempotency, Self::CHARGE_IDEMPOTENT, self, call, |this, call, connection| {
+                    ::std::boxed::Box::pin(async move {
+                        let running = { let mut parts = call.into_parts(&this); this.charge_unprotected(connection, parts.extract()?) };
+                        ::mcp_idempotent_tower::__private::Outcome::returned(running.await)
+                    })
+                }).await
             }).await.map(::mcp_idempotent_tower::__private::Json::new)
         }
         /// Charges a card.
@@ -47,8 +52,8 @@ fn a_tool_with_a_transaction_becomes_a_wrapper_of_a_few_lines() {
 #[test]
 fn the_options_become_a_constant_and_the_key_argument_a_property() {
     let args = quote! {
-        key = required, key_argument = "a/b", ignore("trace", "/meta/at"), retention = "24h",
-        wait = reject, lease = "500ms", on_error = in_doubt, idempotency = self.state.dedup,
+        key = required, key_argument = "a/b", also_known_as = "welcome", ignore("trace", "/meta/at"), retention = "24h",
+        wait = reject, lease = "500ms", on_error = in_doubt, on_error_result = record, idempotency = self.state.dedup,
         crate = renamed
     };
     let item = quote! {
@@ -66,9 +71,11 @@ fn the_options_become_a_constant_and_the_key_argument_a_property() {
                 on_error: ::core::option::Option::Some(renamed::__private::OnError::InDoubt),
                 key_argument: ::core::option::Option::Some(::std::borrow::Cow::Borrowed("/a~1b")),
                 ignored: ::core::option::Option::Some(::std::borrow::Cow::Borrowed(&[::std::borrow::Cow::Borrowed("/trace"), ::std::borrow::Cow::Borrowed("/meta/at")])),
+                also_known_as: ::core::option::Option::Some(::std::borrow::Cow::Borrowed("welcome")),
                 retention: ::core::option::Option::Some(::core::time::Duration::new(86400u64, 0u32)),
                 lease: ::core::option::Option::Some(::core::time::Duration::new(0u64, 500000000u32)),
                 wait: ::core::option::Option::Some(renamed::__private::Wait::Reject),
+                on_error_result: ::core::option::Option::Some(renamed::__private::OnErrorResult::Record),
                 ..renamed::__private::PolicyOverride::NONE
             },
             key_property: ::core::option::Option::Some("a/b"),
@@ -84,11 +91,13 @@ fn the_options_become_a_constant_and_the_key_argument_a_property() {
         pub(crate) async fn greet(&self, call: renamed::__private::Call)
             -> ::core::result::Result<renamed::__private::CallToolResponse, renamed::__private::ErrorData>
         {
-            renamed::__private::run_under_lease(&self.state.dedup, Self::GREET_IDEMPOTENT, self, call, ::core::option::Option::None, |this, _| {
-                ::std::boxed::Box::pin(async move {
-                    let running = { this.greet_unprotected() };
-                    renamed::__private::Outcome::returned(running)
-                })
+            renamed::__private::answer::<Self, _>(call, move |call| async move {
+                renamed::__private::run_under_lease(&self.state.dedup, Self::GREET_IDEMPOTENT, self, call, ::core::option::Option::None, |this, _| {
+                    ::std::boxed::Box::pin(async move {
+                        let running = { this.greet_unprotected() };
+                        renamed::__private::Outcome::returned(running)
+                    })
+                }).await
             }).await
         }
         #[cfg(unix)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mcp_idempotent_core::{PolicyOverride, PolicyUse};
 
-use crate::call::{Object, schema};
+use crate::call::{Object, result::ClassifyFn, schema};
 
 /// How a tool's effect and its record go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,10 @@ pub struct ToolOptions {
     pub key_property: Option<&'static str>,
     /// The author's own input schema, which shows whether the argument is part of it.
     pub input_schema: Option<fn() -> Arc<Object>>,
+    /// The tool's output schema.
+    pub output_schema: Option<fn() -> Arc<Object>>,
+    /// Lease mode: the author's function that says what a result with `isError` means.
+    pub classify: Option<ClassifyFn>,
 }
 
 impl ToolOptions {
@@ -37,6 +41,8 @@ impl ToolOptions {
         policy: PolicyOverride::NONE,
         key_property: None,
         input_schema: None,
+        output_schema: None,
+        classify: None,
     };
 
     /// Without options, on a tool whose effect is outside the store.

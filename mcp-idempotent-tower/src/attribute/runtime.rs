@@ -6,7 +6,7 @@ use std::{borrow::Cow, fmt, future::Future, marker::PhantomData, pin::Pin, sync:
 use mcp_idempotent_core::{Refusal, Store, TransactionStore};
 use rmcp::{
     handler::server::{
-        common::{FromContextPart, schema_for_empty_input, schema_for_input},
+        common::{FromContextPart, schema_for_empty_input, schema_for_input, schema_for_output},
         tool::{IntoCallToolResult, ToolCallContext},
     },
     model::{JsonObject, MetaObject},
@@ -17,18 +17,23 @@ use super::parts::handled;
 use crate::{
     Idempotency,
     call::{
-        ToolCall, contract,
+        Incoming as _, ToolCall, attempt, contract,
         doubt::VerifyFn,
+        identity,
+        key::Places,
         provenance::{self, Inside},
-        reply::Reply,
-        result::{self, Handled},
+        refusal,
+        result::{self, Classify, Reader, answered},
         rules::Rules,
         run, schema,
+        tool_call::Claimed,
     },
     wire,
 };
 
-pub use mcp_idempotent_core::{KeyRequirement, OnDoubt, OnError, OnExpired, PolicyOverride, Wait};
+pub use mcp_idempotent_core::{
+    KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired, PolicyOverride, Wait,
+};
 pub use rmcp::{ErrorData, model::CallToolResponse};
 
 pub use super::{
@@ -62,104 +67,154 @@ pub type Running<'c> = Pin<Box<dyn Future<Output = Result<Outcome, NotCalled>> +
 pub type Answering<'a> =
     Pin<Box<dyn Future<Output = Result<CallToolResponse, ErrorData>> + Send + 'a>>;
 
+/// Answers a call of a server of type `S`. Whatever panics in `run`, the client gets an answer.
+pub fn answer<'a, S, F>(
+    Call(mut call): Call,
+    run: impl FnOnce(Call) -> F + Send + 'a,
+) -> Answering<'a>
+where
+    S: 'static,
+    F: Future<Output = Result<CallToolResponse, ErrorData>> + Send + 'a,
+{
+    // To a handler, other servers in this process are upstreams: their answers must not be sealed, so
+    // it does not get the marker.
+    let inside = call.context.extensions.remove::<Inside>();
+    Box::pin(async move {
+        let answer = answered(run(Call(call)), refusal::failed).await;
+        if inside.is_some_and(Inside::answers::<S>) {
+            return provenance::seal(answer);
+        }
+        answer
+    })
+}
+
 /// Runs a tool that takes the transaction.
-pub fn run_in_transaction<'a, S: TransactionStore, T: Server>(
-    idempotency: &'a Idempotency<S>,
+///
+/// # Errors
+///
+/// The tool's own error, or a refusal.
+pub async fn run_in_transaction<S: TransactionStore, T: Server>(
+    idempotency: &Idempotency<S>,
     options: &'static ToolOptions,
-    server: &'a T,
+    server: &T,
     call: Call,
     handler: for<'c> fn(T, Call, &'c mut S::Connection) -> Running<'c>,
-) -> Answering<'a> {
-    answer(idempotency, options, None, call, move |rules, call| {
-        run::in_transaction(rules, call, move |call, lent| {
-            let server = server.detach();
-            Box::pin(async move {
-                // Nobody else can have borrowed it.
-                let Ok(mut transaction) = lent.borrow() else {
-                    unreachable!("the transaction of a call that has just begun is there")
-                };
-                handled(handler(server, Call(call), &mut transaction).await)
-            })
+) -> Result<CallToolResponse, ErrorData> {
+    let (reader, rules, call) = match rules(idempotency, options, None, call) {
+        Ok(Ruled::Here(reader, rules, call)) => (reader, rules, call),
+        Ok(Ruled::ByLayer(call)) => {
+            let mut transaction =
+                attempt::transaction_of_layer::<S>(&call.context.extensions).await?;
+            let ran = handler(server.detach(), Call(*call), &mut transaction).await;
+            return handled(ran).into_marked();
+        }
+        Err(refusal) => return result::refuse(idempotency, Reader::ANY, &refusal),
+    };
+    let reply = run::in_transaction(rules, call, |call, lent| {
+        let server = server.detach();
+        Box::pin(async move {
+            // Nobody else can have borrowed it.
+            let Ok(mut transaction) = lent.borrow() else {
+                unreachable!("the transaction of a call that has just begun is there")
+            };
+            handled(handler(server, Call(call), &mut transaction).await).under_schema(reader.schema)
         })
-    })
+    });
+    result::answer(idempotency, reader, reply.await)
 }
 
 /// The author's function for calls in doubt.
 pub type VerifyOn<T> = for<'v> fn(&'v T, InDoubt<'v>) -> Verifying<'v>;
 
 /// Runs a tool whose effect is outside the store.
-pub fn run_under_lease<'a, S: Store, T: Server>(
-    idempotency: &'a Idempotency<S>,
+///
+/// # Errors
+///
+/// The tool's own error, or a refusal.
+pub async fn run_under_lease<S: Store, T: Server>(
+    idempotency: &Idempotency<S>,
     options: &'static ToolOptions,
-    server: &'a T,
+    server: &T,
     call: Call,
     verify: Option<VerifyOn<T>>,
     handler: fn(T, Call) -> Running<'static>,
-) -> Answering<'a> {
+) -> Result<CallToolResponse, ErrorData> {
     let verify = verify.map(|verify| {
-        let server = Arc::new(server.detach());
         asking(move |call| {
-            let server = Arc::clone(&server);
+            let server = server.detach();
             Box::pin(async move { verify(&server, call).await })
         })
     });
-    answer(idempotency, options, verify, call, move |rules, call| {
-        run::under_lease(rules, call, move |call, attempt| {
-            let server = server.detach();
-            call.attended(attempt, move |call| async move {
-                handled(handler(server, Call(call)).await)
-            })
+    let classify = options
+        .classify
+        .as_ref()
+        .map(|classify| classify as &Classify);
+    let (reader, rules, call) = match rules(idempotency, options, verify, call) {
+        Ok(Ruled::Here(reader, rules, call)) => (reader, rules, call),
+        Ok(Ruled::ByLayer(call)) => {
+            return handled(handler(server.detach(), Call(*call)).await).into_marked();
+        }
+        Err(refusal) => return result::refuse(idempotency, Reader::ANY, &refusal),
+    };
+    let reply = run::under_lease(rules, call, |call, attempt| {
+        let server = server.detach();
+        call.attended(attempt, move |call| async move {
+            let handled = handled(handler(server, Call(call)).await);
+            handled.classified(classify).under_schema(reader.schema)
         })
-    })
+    });
+    result::answer(idempotency, reader, reply.await)
 }
 
 /// Gives a closure the lifetimes of a function that verifies.
-fn asking(
-    verify: impl for<'v> Fn(InDoubt<'v>) -> Verifying<'v> + Send + Sync + 'static,
-) -> VerifyFn {
+fn asking<'s>(
+    verify: impl for<'v> Fn(InDoubt<'v>) -> Verifying<'v> + Send + Sync + 's,
+) -> VerifyFn<'s> {
     Arc::new(verify)
 }
 
-/// Runs a call under the rules of its tool, and puts the answer into the client's form.
-fn answer<'a, S: Store, F>(
-    idempotency: &'a Idempotency<S>,
+/// A call, and who deduplicates it.
+enum Ruled<'s, S> {
+    Here(Reader, Rules<'s, S>, Box<ToolCall>),
+    /// A layer of ours does: it could not see that the tool is annotated, because its server does not list
+    /// it.
+    ByLayer(Box<ToolCall>),
+}
+
+/// The rules of a call's tool.
+fn rules<'s, S: Store>(
+    idempotency: &Idempotency<S>,
     options: &'static ToolOptions,
-    verify: Option<VerifyFn>,
+    verify: Option<VerifyFn<'s>>,
     Call(mut call): Call,
-    run: impl FnOnce(Rules<S>, Box<ToolCall>) -> F + Send + 'a,
-) -> Answering<'a>
-where
-    F: Future<Output = Reply<Handled>> + Send,
-{
-    Box::pin(async move {
-        // To a handler, other servers in this process are upstreams: their answers must not be sealed, so
-        // it does not get the marker.
-        let inside = call.context.extensions.remove::<Inside>();
-        let tool = idempotency.annotated(options, call.name());
-        let reply = match tool.policy {
-            Ok(policy) => {
-                let rules = Rules {
-                    idempotency: idempotency.clone(),
-                    policy,
-                    verify,
-                    added_argument: tool.added_argument,
-                    must_write: false,
-                    is_listed: true,
-                };
-                run(rules, Box::new(call)).await
-            }
-            Err(error) => {
-                let refusal = Refusal::from(error);
-                run::refused(idempotency, call.name(), &refusal);
-                refusal.into()
-            }
-        };
-        let answer = result::answer(idempotency, reply);
-        match inside {
-            Some(Inside) => provenance::seal(answer),
-            None => answer,
-        }
-    })
+) -> Result<Ruled<'s, S>, Refusal> {
+    let tool = idempotency.annotated(options, call.name());
+    let policy = tool.policy.map_err(|error| {
+        let refusal = Refusal::from(error);
+        run::refused(idempotency, call.name(), &refusal);
+        refusal
+    })?;
+    let rules = Rules {
+        idempotency: idempotency.clone(),
+        policy,
+        verify,
+        added_argument: tool.added_argument,
+        must_write: false,
+        is_listed: true,
+    };
+    let claimed = call.context.extensions.remove::<Claimed>();
+    let is_claimed = claimed.is_some_and(|claimed| {
+        claimed.tool == call.name() && identity::is_of(&rules, &call, claimed.record)
+    });
+    if is_claimed {
+        rules.take_argument(&mut call);
+        return Ok(Ruled::ByLayer(Box::new(call)));
+    }
+    let reader = Reader {
+        key: Places::of(call.meta(), call.arguments(), &rules.policy).kind(),
+        schema: tool.output_schema,
+    };
+    Ok(Ruled::Here(reader, rules, Box::new(call)))
 }
 
 /// Stands in for the author's `Parameters<…>` where rmcp's macro looks for the input schema. It takes
@@ -242,6 +297,11 @@ pub fn input_schema<P: JsonSchema + 'static>() -> Arc<JsonObject> {
 /// The input schema that rmcp's macro gives a tool without parameters.
 pub fn empty_input_schema() -> Arc<JsonObject> {
     schema_for_empty_input()
+}
+
+/// The output schema that rmcp's macro finds for a `Json<T>`.
+pub fn output_schema<T: JsonSchema + 'static>() -> Arc<JsonObject> {
+    schema_for_output::<T>()
 }
 
 /// The author's input schema, with the key argument added if it lacks it.

@@ -3,16 +3,21 @@
 use std::{fmt, future::Future, sync::Arc};
 
 use mcp_idempotent_core::{
-    Action, BeginError, CommitOutcome, DownstreamKey, ErrorKind, LeaseHandle, NotCurrent, Refusal,
-    TransactionStore,
+    Action, BeginError, CommitOutcome, DownstreamKey, ErrorKind, LeaseHandle, Lent, NotCurrent,
+    Refusal, TransactionStore,
 };
 use rmcp::{
     ErrorData,
     handler::server::common::{AsRequestContext, FromContextPart},
+    model::Extensions,
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{provenance, refusal, tx::Tx, unleased::Unleased};
+use super::{
+    provenance, refusal,
+    tx::{self, Tx},
+    unleased::Unleased,
+};
 
 tokio::task_local! {
     /// The attempt of the call that this task runs.
@@ -212,6 +217,21 @@ impl Attempt {
             () = lost => ct.cancel(),
         }
         handler.await
+    }
+}
+
+/// The transaction that a layer of ours has for the call with these extensions.
+///
+/// # Errors
+///
+/// The layer has none of this store.
+pub(crate) async fn transaction_of_layer<S: TransactionStore>(
+    extensions: &Extensions,
+) -> Result<Tx<S>, ErrorData> {
+    match (extensions.get::<Lent<S>>(), extensions.get::<Attempt>()) {
+        (Some(lent), _) => tx::borrow(lent),
+        (None, Some(attempt)) => attempt.begin().await,
+        (None, None) => Err(tx::none_open()),
     }
 }
 

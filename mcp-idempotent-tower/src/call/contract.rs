@@ -16,6 +16,7 @@ use crate::{
 const MODE: &str = "mode";
 const KEY_REQUIREMENT: &str = "key";
 const KEY_ARGUMENT: &str = "keyArgument";
+const ALSO_KNOWN_AS: &str = "alsoKnownAs";
 const IGNORED: &str = "ignoredArguments";
 const RETENTION: &str = "retentionMs";
 const WINDOW: &str = "windowMs";
@@ -42,6 +43,9 @@ pub(crate) fn contract(options: &ToolOptions) -> Value {
     }
     if let Some(pointer) = &policy.key_argument {
         contract.insert(KEY_ARGUMENT.into(), pointer.as_ref().into());
+    }
+    if let Some(name) = &policy.also_known_as {
+        contract.insert(ALSO_KNOWN_AS.into(), name.as_ref().into());
     }
     if let Some(ignored) = &policy.ignored {
         let ignored: Vec<&str> = ignored.iter().map(AsRef::as_ref).collect();
@@ -110,6 +114,7 @@ fn policy_in(contract: &Value) -> PolicyOverride {
             let pointers = pointers.iter().filter_map(Value::as_str);
             pointers.map(|pointer| pointer.to_owned().into()).collect()
         }),
+        also_known_as: text(ALSO_KNOWN_AS).map(|name| name.to_owned().into()),
         on_doubt: match text(ON_DOUBT) {
             Some(FAIL) => Some(OnDoubt::Fail),
             Some(RERUN) => Some(OnDoubt::Rerun),
@@ -137,6 +142,9 @@ pub(crate) fn complete(contract: &mut Value, policy: &Policy) {
     say(KEY_REQUIREMENT, requirement(policy.key).into());
     if let Some(pointer) = policy.key_argument.as_deref() {
         say(KEY_ARGUMENT, pointer.into());
+    }
+    if let Some(name) = policy.also_known_as.as_deref() {
+        say(ALSO_KNOWN_AS, name.into());
     }
     if !policy.ignored.is_empty() {
         let ignored: Vec<&str> = policy.ignored.iter().map(|pointer| &**pointer).collect();

@@ -138,4 +138,4 @@ impl<E: fmt::Display> IntoVerdict for Result<Verdict, E> {
 pub type Verifying<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
 
 /// The author's function for calls in doubt.
-pub(crate) type VerifyFn = Arc<dyn for<'a> Fn(InDoubt<'a>) -> Verifying<'a> + Send + Sync>;
+pub(crate) type VerifyFn<'s> = Arc<dyn for<'a> Fn(InDoubt<'a>) -> Verifying<'a> + Send + Sync + 's>;

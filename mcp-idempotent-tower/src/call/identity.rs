@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{
-    Authorize, CallInfo, CanonicalArguments, KeyRequirement, Policy, Refusal, Request, Store,
+    Authorize, CallInfo, CanonicalArguments, KeyRequirement, Policy, RecordId, Refusal, Request,
+    Store,
     telemetry::{Mode, ObservedCall},
 };
 
@@ -26,7 +27,7 @@ pub(super) enum Identified<'a> {
 
 /// Which call this is, and whether its caller may make it.
 pub(super) async fn identify<'a, S: Store, C: Incoming>(
-    rules: &'a Rules<S>,
+    rules: &'a Rules<'_, S>,
     mode: Mode,
     call: &C,
     authorize: Option<&'a AuthorizeCall<'a, C>>,
@@ -65,9 +66,19 @@ pub(super) async fn identify<'a, S: Store, C: Incoming>(
     }))
 }
 
+/// Whether this is the call that has claimed the record.
+pub(crate) fn is_of<S: Store, C: Incoming>(
+    rules: &Rules<'_, S>,
+    call: &C,
+    record: RecordId,
+) -> bool {
+    let request = identity(rules, call, &Arc::from(call.tool()));
+    matches!(request, Ok(Ok(request)) if request.record() == record)
+}
+
 /// The call with its identity, or an unprotected call.
 fn identity<'a, S: Store, C: Incoming>(
-    rules: &'a Rules<S>,
+    rules: &'a Rules<'_, S>,
     call: &C,
     tool: &Arc<str>,
 ) -> Result<Result<Request<'a>, CallInfo>, Refusal> {
@@ -92,7 +103,8 @@ fn identity<'a, S: Store, C: Incoming>(
     let scope = scope?;
     let arguments = canonical(call.arguments(), policy);
     let engine = &idempotency.engine;
-    let identity = engine.identify(&scope, key.as_ref(), tool, &arguments);
+    let name = policy.also_known_as.as_ref().unwrap_or(tool);
+    let identity = engine.identify(&scope, key.as_ref(), name, &arguments);
     call.identified(identity.id);
     let info = CallInfo::new(Arc::clone(tool), scope);
     Ok(Ok(
@@ -113,7 +125,7 @@ pub(super) struct AuthorizeCall<'a, C> {
 }
 
 impl<'a, C: Incoming> AuthorizeCall<'a, C> {
-    pub(super) fn of<S>(rules: &'a Rules<S>, call: &'a C) -> Option<Self> {
+    pub(super) fn of<S>(rules: &'a Rules<'_, S>, call: &'a C) -> Option<Self> {
         let hook = rules.idempotency.settings().authorize.as_ref()?;
         Some(Self { hook, call })
     }

@@ -22,6 +22,9 @@ pub(crate) trait Incoming: Send + Sync + 'static {
     /// returns it.
     fn own_token(&mut self) -> CancellationToken;
 
+    /// Notes the record that the call has claimed.
+    fn claimed(&mut self, record: RecordId);
+
     /// Removes the key argument that was added to the tool's schema.
     fn remove_argument(&mut self, name: &str);
 

@@ -10,7 +10,7 @@
 //! (`params.idempotencyKey` is moved to the first by [`http`](crate::http).)
 
 use mcp_idempotent_core::{
-    Action, CommitOutcome, ErrorKind, IdempotencyKey, InvalidKey, Policy, Refusal,
+    Action, CommitOutcome, ErrorKind, IdempotencyKey, InvalidKey, KeyKind, Policy, Refusal,
 };
 use serde_json::Value;
 
@@ -55,6 +55,14 @@ impl<'a, 'p> Places<'a, 'p> {
         [meta(wire::KEY), meta(wire::KEY_ALIAS), argument]
             .into_iter()
             .flatten()
+    }
+
+    /// Whether the call carries a key, valid or not.
+    pub(crate) fn kind(self) -> KeyKind {
+        match self.values().next() {
+            Some(_) => KeyKind::Explicit,
+            None => KeyKind::Derived,
+        }
     }
 
     /// The key of the call.

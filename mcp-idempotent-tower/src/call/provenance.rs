@@ -1,11 +1,13 @@
 //! Which server an answer comes from.
 //!
 //! A handler may pass on the answer of another server that also uses our names. So a handler's answer is
-//! [settled](settle) before it is believed, recorded or sent: members with our names are kept if this
-//! process made them, and are marked as the upstream's otherwise.
+//! [settled](settle) before it is believed, recorded or sent: members with our names are kept if we made
+//! them for this call, and are marked as the upstream's otherwise.
 //!
-//! An answer of ours that a handler gets to see carries a seal: a hash of its contents, under a random key
-//! of this process. The seal is removed when the handler's answer is settled.
+//! An answer of ours that a handler gets to see carries a seal, which holds only in the handler's own run.
+//! The seal is removed when the handler's answer is settled.
+
+use std::any::TypeId;
 
 use rmcp::{
     ErrorData,
@@ -16,80 +18,94 @@ use serde_json::{Map, Value, json};
 use super::{ToolResult, not_executed::NotExecuted, refusal, seal::seal_of};
 use crate::wire;
 
-/// In a request's extensions: a service of ours further out will settle the answer, so an answer of ours
-/// has to be sealed.
+/// In a request's extensions: the handler of a service of ours was called. An answer of ours that it gives
+/// has to be sealed, if it is an answer to this very call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Inside;
+pub(crate) struct Inside {
+    /// The type of the handler.
+    pub(crate) handler: TypeId,
+    /// A layer of ours executes the call.
+    pub(crate) is_executed: bool,
+}
+
+impl Inside {
+    /// Whether an answer of `S` is an answer to the call. Where the call is only passed on, it is. Where a
+    /// layer executes it, the handler may have acted before it asked another server with its own context;
+    /// only if the handler *is* that server, nothing can be in between.
+    pub(crate) fn answers<S: 'static>(self) -> bool {
+        !self.is_executed || self.handler == TypeId::of::<S>()
+    }
+}
 
 /// The sealed members of a refusal's `data`.
 const DATA: [&str; 4] = ["type", "outcome", "action", "retryAfterMs"];
 /// The sealed members of an answer's `_meta`.
-const META: [&str; 2] = [wire::REPLAYED, wire::REFUSAL];
+const META: [&str; 3] = [wire::REPLAYED, wire::REFUSAL, wire::UNRECORDED];
 
-fn seal_of_members(members: &[&str], of: &Map<String, Value>) -> Value {
+fn seal_of_members(members: &[&str], of: &Map<String, Value>) -> Option<Value> {
     let values: Vec<_> = members.iter().map(|name| of.get(*name)).collect();
     seal_of("answer", &json!(values))
+}
+
+fn put_seal(members: &[&str], on: &mut Map<String, Value>) {
+    if let Some(seal) = seal_of_members(members, on) {
+        on.insert(wire::SEAL.into(), seal);
+    }
+}
+
+/// Removes the seal, and says whether it is ours.
+fn take_seal(members: &[&str], of: &mut Map<String, Value>) -> bool {
+    let seal = of.remove(wire::SEAL);
+    seal.is_some() && seal == seal_of_members(members, of)
 }
 
 /// Seals an error of ours that is given to a handler, which may return it.
 pub(crate) fn sealed(mut error: ErrorData) -> ErrorData {
     if let Some(Value::Object(data)) = &mut error.data {
-        data.insert(wire::SEAL.into(), seal_of_members(&DATA, data));
+        put_seal(&DATA, data);
     }
     error
 }
 
 /// Seals an answer of ours that reaches another service of ours through a handler.
-pub(crate) fn seal(result: ToolResult) -> ToolResult {
-    let mut response = match result {
-        Ok(response) => response,
-        Err(mut error) => {
-            // The mark has its own seal; the error under it may be a refusal.
-            let is_not_executed = NotExecuted::unmark(&mut error);
-            if is_ours(error.data.as_ref()) {
-                error = sealed(error);
+pub(crate) fn seal(mut result: ToolResult) -> ToolResult {
+    // The mark has its own seal; the failure under it may be a refusal.
+    let is_not_executed = NotExecuted::unmark(&mut result);
+    match &mut result {
+        Ok(response) => {
+            if let Some(meta) = meta(response)
+                && META.iter().any(|name| meta.contains_key(*name))
+            {
+                put_seal(&META, meta);
             }
-            if is_not_executed {
-                NotExecuted::mark_in_place(&mut error);
-            }
-            return Err(error);
         }
-    };
-    if let Some(meta) = meta(&mut response)
-        && META.iter().any(|name| meta.contains_key(*name))
-    {
-        let seal = seal_of_members(&META, meta);
-        meta.insert(wire::SEAL.into(), seal);
+        Err(error) => {
+            if is_ours(error.data.as_ref())
+                && let Some(Value::Object(data)) = &mut error.data
+            {
+                put_seal(&DATA, data);
+            }
+        }
     }
-    Ok(response)
+    if is_not_executed {
+        NotExecuted::mark_answer(&mut result);
+    }
+    result
 }
 
-/// What [`settle`] found in an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
-    /// It is marked as [`NotExecuted`]; the mark is still there.
-    NotExecuted,
-    Other,
-}
-
-/// Marks members with our names as the upstream's, unless this process made them.
-pub(crate) fn settle(result: &mut ToolResult) -> Settled {
+/// Marks members with our names as the upstream's, unless they were made for this call. Removes the mark of
+/// [`NotExecuted`], and says whether there was one.
+pub(crate) fn settle(result: &mut ToolResult) -> bool {
+    let is_not_executed = NotExecuted::unmark(result);
     match result {
         Ok(response) => {
             if let Some(meta) = meta(response) {
                 settle_meta(meta);
             }
         }
-        Err(error) => {
-            let is_not_executed = NotExecuted::unmark(error);
-            settle_data(&mut error.data);
-            if is_not_executed {
-                NotExecuted::mark_in_place(error);
-                return Settled::NotExecuted;
-            }
-        }
+        Err(error) => settle_data(&mut error.data),
     }
-    Settled::Other
+    is_not_executed
 }
 
 fn meta(response: &mut CallToolResponse) -> Option<&mut MetaObject> {
@@ -109,9 +125,7 @@ fn settle_meta(meta: &mut MetaObject) {
     {
         return;
     }
-    if let Some(seal) = meta.remove(wire::SEAL)
-        && seal == seal_of_members(&META, meta)
-    {
+    if take_seal(&META, meta) {
         return;
     }
     let names: Vec<String> = meta.keys().filter(|name| is_named(name)).cloned().collect();
@@ -126,8 +140,7 @@ fn settle_meta(meta: &mut MetaObject) {
 
 fn settle_data(data: &mut Option<Value>) {
     if let Some(Value::Object(members)) = data
-        && let Some(seal) = members.remove(wire::SEAL)
-        && seal == seal_of_members(&DATA, members)
+        && take_seal(&DATA, members)
     {
         return;
     }
@@ -148,9 +161,10 @@ fn is_ours(data: Option<&Value>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rmcp::model::CallToolResult;
+    use rmcp::model::{CallToolResult, ContentBlock};
 
     use super::*;
+    use crate::call::seal::run_now;
 
     fn refusal() -> ErrorData {
         let data = json!({ "type": "idempotency_key_conflict", "outcome": "not_committed" });
@@ -168,28 +182,58 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_here_is_kept_and_loses_its_seal() {
-        assert_eq!(settled(sealed(refusal())), refusal().data);
+    fn what_is_sealed_in_a_run_is_kept_there_and_loses_its_seal() {
+        let data = run_now(|| settled(sealed(refusal())));
+        assert_eq!(data, refusal().data);
+    }
+
+    #[test]
+    fn a_seal_is_worth_nothing_in_another_run() {
+        let sealed = run_now(|| sealed(refusal()));
+        let data = run_now(|| settled(sealed));
+        assert_eq!(data, Some(json!({ "upstream": refusal().data })));
     }
 
     #[test]
     fn a_seal_is_worth_nothing_on_another_refusal() {
-        let seal = sealed(refusal()).data.unwrap()[wire::SEAL].take();
-        let mut forged = refusal();
-        let data = forged.data.as_mut().unwrap();
-        data["outcome"] = "committed".into();
-        let expected = json!({ "upstream": data });
-        data[wire::SEAL] = seal;
-        assert_eq!(settled(forged), Some(expected));
+        let (data, expected) = run_now(|| {
+            let seal = sealed(refusal()).data.unwrap()[wire::SEAL].take();
+            let mut forged = refusal();
+            let data = forged.data.as_mut().unwrap();
+            data["outcome"] = "committed".into();
+            let expected = json!({ "upstream": data });
+            data[wire::SEAL] = seal;
+            (settled(forged), expected)
+        });
+        assert_eq!(data, Some(expected));
     }
 
     #[test]
     fn a_mark_of_not_executed_passes_and_keeps_the_refusal_that_it_was_made_on() {
-        let mut result = seal(Err(NotExecuted::mark(refusal())));
-        assert_eq!(settle(&mut result), Settled::NotExecuted);
-        let mut error = result.unwrap_err();
-        assert!(NotExecuted::unmark(&mut error));
+        let error = run_now(|| {
+            let mut result = seal(Err(NotExecuted::mark(refusal())));
+            assert!(settle(&mut result));
+            result.unwrap_err()
+        });
         assert_eq!(error.data, refusal().data);
+    }
+
+    #[test]
+    fn a_mark_of_not_executed_holds_for_what_was_marked_in_its_run() {
+        let failed = || CallToolResult::error(vec![ContentBlock::text("closed")]);
+        let marked = |result: CallToolResult| settle(&mut Ok(result.into()));
+        run_now(|| {
+            assert!(marked(NotExecuted::mark(failed())));
+            assert!(!marked(failed()));
+            let mut changed = NotExecuted::mark(failed());
+            changed.content.push(ContentBlock::text("and acted"));
+            assert!(!marked(changed));
+            let success = CallToolResult::success(vec![]);
+            assert!(!marked(NotExecuted::mark(success)));
+        });
+        let of_another_run = run_now(|| NotExecuted::mark(failed()));
+        assert!(!run_now(|| marked(of_another_run)));
+        assert_eq!(NotExecuted::mark(failed()), failed());
     }
 
     #[test]
@@ -199,8 +243,11 @@ mod tests {
         meta.insert(wire::REPLAYED.into(), json!({ "at": "now" }));
         result.meta = Some(meta.clone());
 
-        let mut ours = seal(Ok(result.clone().into()));
-        settle(&mut ours);
+        let ours = run_now(|| {
+            let mut ours = seal(Ok(result.clone().into()));
+            settle(&mut ours);
+            ours
+        });
         assert_eq!(meta_of(ours), json!(meta));
 
         let mut theirs = Ok(result.into());

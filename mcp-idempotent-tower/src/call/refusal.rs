@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    Action, CommitOutcome, ErrorKind, Interrupted, Policy, Refusal, Timestamp,
+    Action, CommitOutcome, ErrorKind, Interrupted, KeyKind, Policy, Refusal, Timestamp,
 };
 use rmcp::{
     ErrorData,
@@ -28,6 +28,10 @@ fn refusal_data(refusal: &Refusal) -> Map<String, Value> {
 /// failed. `data` is `{type, outcome, action, retryAfterMs?}`.
 #[must_use]
 pub fn error_data(refusal: &Refusal) -> ErrorData {
+    error_data_for(refusal, KeyKind::Explicit)
+}
+
+pub(crate) fn error_data_for(refusal: &Refusal, key: KeyKind) -> ErrorData {
     let code = if refusal.kind().is_callers() {
         ErrorCode::INVALID_PARAMS
     } else {
@@ -35,7 +39,7 @@ pub fn error_data(refusal: &Refusal) -> ErrorData {
     };
     ErrorData::new(
         code,
-        refusal.message().to_owned(),
+        refusal.message_for(key).to_owned(),
         Some(Value::Object(refusal_data(refusal))),
     )
 }
@@ -43,7 +47,11 @@ pub fn error_data(refusal: &Refusal) -> ErrorData {
 /// A refusal as a tool result with `isError`, for hosts that hide protocol errors from the model.
 #[must_use]
 pub fn error_result(refusal: &Refusal) -> CallToolResult {
-    let mut result = CallToolResult::error(vec![ContentBlock::text(refusal.message())]);
+    error_result_for(refusal, KeyKind::Explicit)
+}
+
+pub(crate) fn error_result_for(refusal: &Refusal, key: KeyKind) -> CallToolResult {
+    let mut result = CallToolResult::error(vec![ContentBlock::text(refusal.message_for(key))]);
     result
         .meta
         .get_or_insert_with(MetaObject::default)
@@ -57,6 +65,14 @@ pub(crate) fn mark_replayed(meta: &mut Option<MetaObject>, at: Timestamp) {
         .insert(wire::REPLAYED.into(), json!({ "at": at.to_string() }));
 }
 
+/// Marks a result that is not recorded, because the store could not be reached.
+pub(crate) fn mark_unrecorded(meta: &mut Option<MetaObject>) {
+    let message = "The call was executed, but its result could not be recorded. Keep it: a retry will be \
+                   told that the outcome is unknown.";
+    meta.get_or_insert_with(MetaObject::default)
+        .insert(wire::UNRECORDED.into(), json!({ "message": message }));
+}
+
 /// The content block that tells a model about a replay, if the server asks for it.
 pub(crate) fn replay_notice(at: Timestamp) -> ContentBlock {
     ContentBlock::text(format!(
@@ -66,6 +82,8 @@ pub(crate) fn replay_notice(at: Timestamp) -> ContentBlock {
 }
 
 pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Refusal {
+    let without_key = "The tool failed unexpectedly; nothing was committed. It may be sent again, exactly as it \
+                       is.";
     let (kind, action, message) = match (why, outcome) {
         (Interrupted::OverTime, CommitOutcome::Unknown) => (
             ErrorKind::TransactionTooLong,
@@ -93,7 +111,11 @@ pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Refusal {
              operator to look before repeating it.",
         ),
     };
-    Refusal::new(kind, outcome, action, message)
+    let refusal = Refusal::new(kind, outcome, action, message);
+    match action {
+        Action::RetrySameKey => refusal.with_message_without_key(without_key),
+        _ => refusal,
+    }
 }
 
 /// The tool succeeded without taking the transaction, so its effect cannot be part of the record.
@@ -148,17 +170,49 @@ pub(crate) fn unreadable() -> Refusal {
         "The call with this idempotency key was executed, but its stored result cannot be read. It \
          was not executed again.",
     )
+    .with_message_without_key(
+        "An equal call made earlier was executed, but its stored result cannot be read. This one was \
+         not executed.",
+    )
 }
 
-/// The outcome is unknown, because an earlier call with the key may have committed.
+/// The call was executed, and its stored result is of an earlier form of the tool.
+pub(crate) fn outdated() -> Refusal {
+    Refusal::new(
+        ErrorKind::OutcomeUnknown,
+        CommitOutcome::Committed,
+        Action::AskOperator,
+        "The call with this idempotency key was executed and its effect is committed. The tool's results \
+         have another form since, so the recorded one is in `result` of this error's data. It was not \
+         executed again; do not repeat it with a new key.",
+    )
+    .with_message_without_key(
+        "An equal call made earlier was executed and its effect is committed. The tool's results have \
+         another form since, so the recorded one is in `result` of this error's data. This one was not \
+         executed; do not repeat it.",
+    )
+}
+
+/// The author's code panicked before the handler began. The outcome is unknown, because an earlier call
+/// with the key may have committed.
 pub(crate) fn panicked_before() -> Refusal {
     Refusal::new(
         ErrorKind::HandlerPanicked,
         CommitOutcome::Unknown,
         Action::RetrySameKey,
-        "The server failed unexpectedly before it looked for an earlier call, so this one was not \
-         executed. It may be sent again, exactly as it is.",
+        "The server failed unexpectedly before the tool began, so this call was not executed. It may \
+         be sent again, exactly as it is.",
     )
+}
+
+/// The author's code panicked in a request about calls.
+pub(crate) fn panicked_aside() -> ErrorData {
+    error_data(&Refusal::new(
+        ErrorKind::HandlerPanicked,
+        CommitOutcome::Unknown,
+        Action::RetrySameKey,
+        "The server failed unexpectedly and cannot answer this request. It may be sent again.",
+    ))
 }
 
 fn of_a_layer(kind: &str, outcome: CommitOutcome, message: &'static str) -> ErrorData {

@@ -1,15 +1,22 @@
 //! A tool's result: as bytes, and as an answer.
 
-use mcp_idempotent_core::{Bytes, HandlerResult, Refusal, Replay, ResultKind};
+use std::{future::Future, panic::AssertUnwindSafe};
+
+use futures_util::FutureExt as _;
+use mcp_idempotent_core::{
+    Bytes, HandlerResult, KeyKind, OnErrorResult, Refusal, Replay, ResultKind,
+};
 use rmcp::{
     ErrorData,
     model::{CallToolResponse, CallToolResult, CreateTaskResult, ErrorCode, InputRequiredResult},
 };
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{ToolResult, not_executed::NotExecuted, provenance, refusal, reply::Reply};
-use crate::Idempotency;
+use super::{
+    ToolResult, not_executed::NotExecuted, provenance, refusal, reply::Reply, schema::SchemaHash,
+};
+use crate::{Idempotency, wire};
 
 /// The first byte of a stored result: the version of this format.
 const VERSION: u8 = 1;
@@ -17,43 +24,112 @@ const VERSION: u8 = 1;
 /// The second byte: the kind of result that follows as JSON.
 pub(crate) mod tag {
     pub(crate) const RESULT: u8 = b'r';
+    /// A hash of the tool's output schema comes first.
+    pub(crate) const RESULT_OF_SCHEMA: u8 = b's';
     pub(crate) const TASK: u8 = b't';
     pub(crate) const INPUT_REQUIRED: u8 = b'i';
     pub(crate) const ERROR: u8 = b'e';
 }
+
+/// The author's function that says what a result with `isError` means.
+pub(crate) type Classify = dyn Fn(&CallToolResult) -> OnErrorResult + Send + Sync;
+
+/// The same, as an attribute names it.
+pub(crate) type ClassifyFn = fn(&CallToolResult) -> OnErrorResult;
 
 /// How a handler ended, and what it returned.
 #[derive(Debug)]
 pub(crate) struct Handled {
     pub(crate) kind: ResultKind,
     pub(crate) result: ToolResult,
+    /// What the author's classifier says about a result with `isError`.
+    on_error_result: Option<OnErrorResult>,
+    /// The tool's output schema, to be stored with the result.
+    schema: Option<SchemaHash>,
+}
+
+/// Who gets an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader {
+    /// Whether they sent a key.
+    pub(crate) key: KeyKind,
+    /// What they know of the tool's results.
+    pub(crate) schema: Option<SchemaHash>,
+}
+
+impl Reader {
+    /// Of whose call nothing is known.
+    pub(crate) const ANY: Self = Self {
+        key: KeyKind::Explicit,
+        schema: None,
+    };
 }
 
 impl Handled {
     /// The answer of the author's code. What it passes on from another server is marked as such.
     pub(crate) fn by_author(mut result: ToolResult) -> Self {
-        provenance::settle(&mut result);
-        Self::returned(result)
+        let is_not_executed = provenance::settle(&mut result);
+        Self::of(result, is_not_executed)
     }
 
-    /// As [`by_author`](Self::by_author), if a service below has already marked it.
-    pub(crate) fn returned(mut result: ToolResult) -> Self {
-        let kind = match &mut result {
+    /// As [`by_author`](Self::by_author), if a service below has already settled it.
+    pub(crate) fn settled(mut result: ToolResult) -> Self {
+        let is_not_executed = NotExecuted::unmark(&mut result);
+        Self::of(result, is_not_executed)
+    }
+
+    fn of(result: ToolResult, is_not_executed: bool) -> Self {
+        let kind = match &result {
+            _ if is_not_executed => ResultKind::NotExecuted,
             Ok(CallToolResponse::Complete(result)) if result.is_error == Some(true) => {
                 ResultKind::ErrorResult
             }
             Ok(CallToolResponse::InputRequired(_)) => ResultKind::InputRequired,
             Ok(CallToolResponse::Task(_)) => ResultKind::Task,
             Ok(_) => ResultKind::Success,
-            Err(error) => {
-                if NotExecuted::unmark(error) {
-                    ResultKind::NotExecuted
-                } else {
-                    ResultKind::ProtocolError
-                }
-            }
+            Err(_) => ResultKind::ProtocolError,
         };
-        Self { kind, result }
+        Self {
+            kind,
+            result,
+            on_error_result: None,
+            schema: None,
+        }
+    }
+
+    /// A service below the layer has failed.
+    pub(crate) const fn failed(kind: ResultKind, error: ErrorData) -> Self {
+        Self {
+            kind,
+            result: Err(error),
+            on_error_result: None,
+            schema: None,
+        }
+    }
+
+    /// Asks the author's classifier about a result with `isError`.
+    pub(crate) fn classified(mut self, classify: Option<&Classify>) -> Self {
+        if self.kind == ResultKind::ErrorResult
+            && let (Some(classify), Ok(CallToolResponse::Complete(result))) =
+                (classify, &self.result)
+        {
+            self.on_error_result = Some(classify(result));
+        }
+        self
+    }
+
+    /// Keeps the tool's output schema with a structured result.
+    pub(crate) fn under_schema(mut self, schema: Option<SchemaHash>) -> Self {
+        self.schema = schema;
+        self
+    }
+
+    /// The answer, for a layer of ours that executes the call: it has the mark that it has a right to.
+    pub(crate) fn into_marked(mut self) -> ToolResult {
+        if matches!(self.kind, ResultKind::NotExecuted | ResultKind::NotCalled) {
+            NotExecuted::mark_answer(&mut self.result);
+        }
+        self.result
     }
 
     /// The answer of an extractor that refused the call.
@@ -70,13 +146,24 @@ impl HandlerResult for Handled {
         self.kind
     }
 
+    fn on_error_result(&self) -> Option<OnErrorResult> {
+        self.on_error_result
+    }
+
     fn encode(&self) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
         Ok(match &self.result {
-            Ok(CallToolResponse::Complete(result)) => bytes(tag::RESULT, result)?,
-            Ok(CallToolResponse::Task(task)) => bytes(tag::TASK, task)?,
-            Ok(CallToolResponse::InputRequired(required)) => bytes(tag::INPUT_REQUIRED, required)?,
+            Ok(CallToolResponse::Complete(result)) => match &self.schema {
+                Some(schema) if result.structured_content.is_some() => {
+                    bytes(tag::RESULT_OF_SCHEMA, schema.as_bytes(), result)?
+                }
+                _ => bytes(tag::RESULT, &[], result)?,
+            },
+            Ok(CallToolResponse::Task(task)) => bytes(tag::TASK, &[], task)?,
+            Ok(CallToolResponse::InputRequired(required)) => {
+                bytes(tag::INPUT_REQUIRED, &[], required)?
+            }
             Ok(_) => return Err("a kind of tool result that this version does not know".into()),
-            Err(error) => bytes(tag::ERROR, error)?,
+            Err(error) => bytes(tag::ERROR, &[], error)?,
         })
     }
 }
@@ -94,33 +181,95 @@ pub(crate) fn unstored(stored: &[u8]) -> Option<(u8, &str)> {
     Some((*tag, std::str::from_utf8(json).ok()?))
 }
 
-fn bytes(tag: u8, value: &impl Serialize) -> Result<Bytes, serde_json::Error> {
+fn bytes(tag: u8, head: &[u8], value: &impl Serialize) -> Result<Bytes, serde_json::Error> {
     let mut bytes = Vec::with_capacity(256);
     bytes.extend([VERSION, tag]);
+    bytes.extend(head);
     serde_json::to_writer(&mut bytes, value)?;
     Ok(bytes.into())
 }
 
 /// What the client gets.
-pub(crate) fn answer<S>(idempotency: &Idempotency<S>, reply: Reply<Handled>) -> ToolResult {
+pub(crate) fn answer<S>(
+    idempotency: &Idempotency<S>,
+    reader: Reader,
+    reply: Reply<Handled>,
+) -> ToolResult {
     match reply {
         Reply::Ran(handled) => handled.result,
-        Reply::Refused(refusal) => refuse(idempotency, &refusal),
+        Reply::Unrecorded(handled) => {
+            let mut result = handled.result;
+            match &mut result {
+                Ok(CallToolResponse::Complete(result)) => {
+                    refusal::mark_unrecorded(&mut result.meta)
+                }
+                Ok(CallToolResponse::Task(task)) => refusal::mark_unrecorded(&mut task.meta),
+                // No other answer is recorded.
+                Ok(_) | Err(_) => {}
+            }
+            result
+        }
+        Reply::Refused(refusal) => refuse(idempotency, reader, &refusal),
+        Reply::Replayed(recorded) if is_of_another_schema(&recorded, reader) => {
+            outdated(idempotency, reader, &recorded)
+        }
         Reply::Replayed(recorded) => replay(&recorded, idempotency.settings().announce_replays)
             .unwrap_or_else(|error| {
                 tracing::error!(%error, "a stored result could not be read");
-                refuse(idempotency, &refusal::unreadable())
+                refuse(idempotency, reader, &refusal::unreadable())
             }),
     }
 }
 
 /// A refusal, in the form that this server's settings ask for.
-pub(crate) fn refuse<S>(idempotency: &Idempotency<S>, refusal: &Refusal) -> ToolResult {
+pub(crate) fn refuse<S>(
+    idempotency: &Idempotency<S>,
+    reader: Reader,
+    refusal: &Refusal,
+) -> ToolResult {
     if idempotency.settings().refusals_as_results {
-        Ok(refusal::error_result(refusal).into())
+        Ok(refusal::error_result_for(refusal, reader.key).into())
     } else {
-        Err(refusal::error_data(refusal))
+        Err(refusal::error_data_for(refusal, reader.key))
     }
+}
+
+/// Whether the tool's output schema has changed since the result was recorded.
+fn is_of_another_schema(recorded: &Replay, reader: Reader) -> bool {
+    let then = split(&recorded.response).ok().and_then(|(_, then, _)| then);
+    then.zip(reader.schema)
+        .is_some_and(|(then, now)| then != now)
+}
+
+/// Says what was committed: a client that validates results would not accept the recorded one.
+fn outdated<S>(idempotency: &Idempotency<S>, reader: Reader, recorded: &Replay) -> ToolResult {
+    let mut answer = refuse(idempotency, reader, &refusal::outdated());
+    let data = match &mut answer {
+        Ok(CallToolResponse::Complete(result)) => result
+            .meta
+            .as_mut()
+            .and_then(|meta| meta.get_mut(wire::REFUSAL)),
+        Ok(_) => None,
+        Err(error) => error.data.as_mut(),
+    };
+    if let Some(data) = data
+        && let Ok(Ok(CallToolResponse::Complete(response))) = decode(&recorded.response)
+    {
+        data["result"] = json!(response);
+    }
+    answer
+}
+
+/// The answer of code that may call the author's. If that panics, `panicked` is the answer: rmcp would send
+/// none.
+pub(crate) fn answered<T>(
+    code: impl Future<Output = Result<T, ErrorData>>,
+    panicked: fn() -> ErrorData,
+) -> impl Future<Output = Result<T, ErrorData>> {
+    // Not an `async fn`: it would keep a second place for what it is given.
+    AssertUnwindSafe(code)
+        .catch_unwind()
+        .map(move |answer| answer.unwrap_or_else(|_| Err(panicked())))
 }
 
 /// The recorded result, marked as a replay.
@@ -153,10 +302,8 @@ pub(crate) fn replay(replay: &Replay, announce: bool) -> Result<ToolResult, serd
 ///
 /// As for [`replay`].
 pub(crate) fn decode(stored: &[u8]) -> Result<ToolResult, serde_json::Error> {
-    let [VERSION, tag, json @ ..] = stored else {
-        return Err(unknown_form());
-    };
-    Ok(match *tag {
+    let (tag, _, json) = split(stored)?;
+    Ok(match tag {
         tag::RESULT => Ok(from::<CallToolResult>(json)?.into()),
         tag::TASK => Ok(CallToolResponse::Task(from::<CreateTaskResult>(json)?)),
         tag::INPUT_REQUIRED => Ok(from::<InputRequiredResult>(json)?.into()),
@@ -166,6 +313,18 @@ pub(crate) fn decode(stored: &[u8]) -> Result<ToolResult, serde_json::Error> {
         }
         _ => return Err(unknown_form()),
     })
+}
+
+/// The tag, the output schema if it is there, and the JSON.
+fn split(stored: &[u8]) -> Result<(u8, Option<SchemaHash>, &[u8]), serde_json::Error> {
+    let [VERSION, tag, rest @ ..] = stored else {
+        return Err(unknown_form());
+    };
+    if *tag != tag::RESULT_OF_SCHEMA {
+        return Ok((*tag, None, rest));
+    }
+    let (schema, json) = rest.split_first_chunk().ok_or_else(unknown_form)?;
+    Ok((tag::RESULT, Some(SchemaHash::from_bytes(*schema)), json))
 }
 
 fn from<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {

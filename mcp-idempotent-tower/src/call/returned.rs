@@ -1,27 +1,60 @@
 //! What is left when a handler has returned, or was interrupted.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    Bytes, CommitOutcome, HandlerResult, Interrupted, Lent, Refusal, ResultKind, TransactionStore,
-    engine::Closed,
+    Bytes, CommitOutcome, HandlerResult, Interrupted, Lent, OnErrorResult, Refusal, ResultKind,
+    TransactionStore, engine::Closed,
 };
 
 use super::refusal;
+
+/// Why a handler has no result.
+pub(super) struct NoResult {
+    pub(super) kind: ResultKind,
+    pub(super) refusal: Refusal,
+}
+
+impl NoResult {
+    pub(super) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Self {
+        Self {
+            kind: ResultKind::Interrupted,
+            refusal: refusal::interrupted(why, outcome),
+        }
+    }
+}
+
+/// What a handler returned.
+pub(super) type Ran<R> = Result<R, NoResult>;
+
+/// Starts a handler, which first clones the author's server.
+pub(super) fn started<R>(
+    start: impl FnOnce() -> BoxFuture<'static, R>,
+) -> Ran<BoxFuture<'static, R>> {
+    catch_unwind(AssertUnwindSafe(start)).map_err(|_| NoResult {
+        kind: ResultKind::NotCalled,
+        refusal: refusal::panicked_before(),
+    })
+}
 
 /// Takes the transaction back after the handler has returned or was interrupted; `None` if something
 /// still holds it.
 pub(super) fn hand_back<S: TransactionStore, R: HandlerResult>(
     lent: &Lent<S>,
-    ran: Result<R, Interrupted>,
+    ran: Ran<R>,
     must_write: bool,
-) -> (Option<S::Transaction>, Result<R, Refusal>) {
-    let ran = ran.map_err(|why| refusal::interrupted(why, CommitOutcome::NotCommitted));
+) -> (Option<S::Transaction>, Ran<R>) {
     match lent.close() {
         Closed::StillHeld => (None, ran),
         Closed::Returned(transaction) => (Some(transaction), ran),
         Closed::Untouched(transaction) => {
             let ran = ran.and_then(|result| {
                 if must_write && result.kind().is_success() {
-                    Err(refusal::not_borrowed())
+                    Err(NoResult {
+                        kind: ResultKind::Interrupted,
+                        refusal: refusal::not_borrowed(),
+                    })
                 } else {
                     Ok(result)
                 }
@@ -31,15 +64,20 @@ pub(super) fn hand_back<S: TransactionStore, R: HandlerResult>(
     }
 }
 
-/// How the handler ended, for the engine. A call that was interrupted is rolled back or in doubt, and is
+/// How the handler ended, for the engine. A call without a result is rolled back, in doubt or free, and is
 /// never recorded.
-pub(super) struct Seen<'a, R>(pub(super) &'a Result<R, Refusal>);
+pub(super) struct Seen<'a, R>(pub(super) &'a Ran<R>);
 
 impl<R: HandlerResult> HandlerResult for Seen<'_, R> {
     fn kind(&self) -> ResultKind {
-        self.0
-            .as_ref()
-            .map_or(ResultKind::Interrupted, HandlerResult::kind)
+        match self.0 {
+            Ok(result) => result.kind(),
+            Err(none) => none.kind,
+        }
+    }
+
+    fn on_error_result(&self) -> Option<OnErrorResult> {
+        self.0.as_ref().ok()?.on_error_result()
     }
 
     fn encode(&self) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {

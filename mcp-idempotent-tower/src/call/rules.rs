@@ -8,11 +8,11 @@ use super::{Incoming, doubt::VerifyFn};
 use crate::Idempotency;
 
 /// The rules for a call.
-pub(crate) struct Rules<S> {
+pub(crate) struct Rules<'s, S> {
     pub(crate) idempotency: Idempotency<S>,
     pub(crate) policy: Arc<Policy>,
     /// Lease mode: the author's function for calls in doubt.
-    pub(crate) verify: Option<VerifyFn>,
+    pub(crate) verify: Option<VerifyFn<'s>>,
     /// The name of the key argument, if it was added to the tool's schema.
     pub(crate) added_argument: Option<Arc<str>>,
     /// Transaction mode: a handler that succeeds without taking the transaction is an error.
@@ -21,8 +21,8 @@ pub(crate) struct Rules<S> {
     pub(crate) is_listed: bool,
 }
 
-impl<S> Rules<S> {
-    pub(super) fn take_argument<C: Incoming>(&self, call: &mut C) {
+impl<S> Rules<'_, S> {
+    pub(crate) fn take_argument<C: Incoming>(&self, call: &mut C) {
         if let Some(name) = &self.added_argument {
             call.remove_argument(name);
         }

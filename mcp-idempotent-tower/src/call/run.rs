@@ -15,8 +15,9 @@ use super::{
     identity::{AuthorizeCall, Identified, identify},
     refusal,
     reply::Reply,
-    returned::{Seen, hand_back},
+    returned::{NoResult, Seen, hand_back, started},
     rules::Rules,
+    seal,
     told::until_told,
     unprotected,
     verify::VerifyCall,
@@ -26,7 +27,7 @@ use crate::Idempotency;
 /// Runs a call whose effect commits together with its record. `handler` is not called for a replay or a
 /// refusal.
 pub(crate) async fn in_transaction<S, C, R>(
-    rules: Rules<S>,
+    rules: Rules<'_, S>,
     mut call: Box<C>,
     handler: impl FnOnce(C, Lent<S>) -> BoxFuture<'static, R> + Send,
 ) -> Reply<R>
@@ -54,14 +55,21 @@ where
         }
         Ok(Ok(begun)) => begun,
     };
+    call.claimed(attempt.record());
     let lent = Lent::new(transaction);
     let (stop, token) = (attempt.stop(), call.own_token());
-    let handler = until_told(stop, token, handler(*call, lent.clone()));
+    let handler = started(|| handler(*call, lent.clone()));
     let running = rules.idempotency.one_more();
     let must_write = rules.must_write;
     DetachOnDrop::new(async move {
         let _running = running;
-        let ran = attempt.run(handler).await;
+        let ran = match handler {
+            Ok(handler) => attempt
+                .run(until_told(stop, token, seal::run(handler)))
+                .await
+                .map_err(|why| NoResult::interrupted(why, CommitOutcome::NotCommitted)),
+            Err(not_started) => Err(not_started),
+        };
         let (transaction, ran) = hand_back(&lent, ran, must_write);
         let answer = attempt.finish(transaction, &Seen(&ran)).await;
         Reply::of(answer, ran)
@@ -71,7 +79,7 @@ where
 
 /// Runs a call whose effect is outside the store. `handler` is not called for a replay or a refusal.
 pub(crate) async fn under_lease<S, C, R>(
-    rules: Rules<S>,
+    rules: Rules<'_, S>,
     mut call: Box<C>,
     handler: impl FnOnce(C, Attempt) -> BoxFuture<'static, R> + Send,
 ) -> Reply<R>
@@ -111,12 +119,18 @@ where
         }
         Ok(Ok(attempt)) => attempt,
     };
-    let handler = handler(*call, Attempt::leased(attempt.handle()));
+    call.claimed(attempt.record());
+    let handler = started(|| handler(*call, Attempt::leased(attempt.handle())));
     let running = rules.idempotency.one_more();
     DetachOnDrop::new(async move {
         let _running = running;
-        let ran = attempt.run(handler).await;
-        let ran = ran.map_err(|why| refusal::interrupted(why, CommitOutcome::Unknown));
+        let ran = match handler {
+            Ok(handler) => attempt
+                .run(seal::run(handler))
+                .await
+                .map_err(|why| NoResult::interrupted(why, CommitOutcome::Unknown)),
+            Err(not_started) => Err(not_started),
+        };
         let answer = attempt.finish(&Seen(&ran)).await;
         Reply::of(answer, ran)
     })

@@ -1,10 +1,34 @@
-//! The key argument in a tool's input schema.
+//! A tool's schemas: the key argument in the one of its input, and a hash of the one of its output.
 
 use std::sync::Arc;
 
+use mcp_idempotent_core::CanonicalArguments;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::Object;
+
+/// A hash of a tool's output schema, as it is stored with a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SchemaHash([u8; Self::LENGTH]);
+
+impl SchemaHash {
+    pub(super) const LENGTH: usize = 8;
+
+    pub(crate) fn of(schema: &Object) -> Self {
+        let canonical = CanonicalArguments::new(Some(schema), &[]);
+        let digest = Sha256::digest(canonical.as_str());
+        Self(std::array::from_fn(|at| digest[at]))
+    }
+
+    pub(super) const fn as_bytes(&self) -> &[u8; Self::LENGTH] {
+        &self.0
+    }
+
+    pub(super) const fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
+        Self(bytes)
+    }
+}
 
 /// Whether an object schema names a property.
 pub(crate) fn has_property(schema: &Object, name: &str) -> bool {

@@ -1,9 +1,9 @@
 //! A tool call, as a tower request.
 
-use std::{fmt, mem, sync::Arc};
+use std::{borrow::Cow, fmt, mem, sync::Arc};
 
 use futures_util::future::BoxFuture;
-use mcp_idempotent_core::{Lent, Scope, TransactionStore, engine::Round};
+use mcp_idempotent_core::{Lent, RecordId, Scope, TransactionStore, engine::Round};
 use rmcp::{
     RoleServer,
     handler::server::tool::ToolCallContext,
@@ -22,6 +22,14 @@ use super::{
     tx::{self, InLeaseMode},
 };
 
+/// In a request's extensions: a layer executes the call under this record. The attribute of a tool that its
+/// server does not list finds it, because the layer could not know that the tool is annotated.
+#[derive(Clone, Debug)]
+pub(crate) struct Claimed {
+    pub(crate) record: RecordId,
+    pub(crate) tool: Cow<'static, str>,
+}
+
 /// One `tools/call`: the request of every service in a stack.
 #[derive(Clone)]
 #[non_exhaustive]
@@ -35,6 +43,8 @@ pub struct ToolCall {
     definitions: Option<Arc<dyn Definitions>>,
     /// A layer above deduplicates it.
     is_protected: bool,
+    /// The record that it has claimed.
+    claimed: Option<RecordId>,
     observed: Option<Observed>,
 }
 
@@ -47,6 +57,7 @@ impl ToolCall {
             context,
             definitions: None,
             is_protected: false,
+            claimed: None,
             observed: None,
         }
     }
@@ -100,6 +111,10 @@ impl ToolCall {
     /// The call as a layer executes it.
     pub(crate) fn executed(mut self) -> Self {
         self.is_protected = true;
+        if let Some(record) = self.claimed {
+            let tool = self.params.name.clone();
+            self.context.extensions.insert(Claimed { record, tool });
+        }
         self.observed = Some(Observed::execution(self.observed));
         self
     }
@@ -180,6 +195,10 @@ impl Incoming for ToolCall {
             texts.map(|(name, response)| (&**name, response.to_string()))
         });
         round(request_state.as_deref(), responses)
+    }
+
+    fn claimed(&mut self, record: RecordId) {
+        self.claimed = Some(record);
     }
 
     fn remove_argument(&mut self, name: &str) {

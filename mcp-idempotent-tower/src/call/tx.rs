@@ -132,7 +132,7 @@ pub(super) fn during<S: TransactionStore, F: Future>(
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InLeaseMode;
 
-fn borrow<S: TransactionStore>(lent: &Lent<S>) -> Result<Tx<S>, ErrorData> {
+pub(super) fn borrow<S: TransactionStore>(lent: &Lent<S>) -> Result<Tx<S>, ErrorData> {
     lent.borrow().map(Tx::of).map_err(|why| match why {
         NotLent::Ended => ended(),
         _ => taken_before(),
@@ -151,7 +151,7 @@ fn refused(message: &str) -> ErrorData {
     provenance::sealed(refusal::error_data(&refusal))
 }
 
-fn none_open() -> ErrorData {
+pub(super) fn none_open() -> ErrorData {
     refused(
         "This tool takes the call's transaction (`Tx`), but none of this store is open for it. Its \
          author must wrap the server with `ServerExt::idempotent`, in a layer whose rule for this \

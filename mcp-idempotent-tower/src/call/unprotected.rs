@@ -18,17 +18,17 @@ use super::{
     Incoming,
     attempt::Attempt,
     identity::Unprotected,
-    refusal::interrupted,
     reply::Reply,
-    returned::hand_back,
+    returned::{NoResult, Ran, Seen, hand_back, started},
     rules::Rules,
+    seal,
     told::until_told,
     unleased::{ClosedOnDrop, Unleased},
 };
 
 /// Transaction mode: the handler's writes are committed or rolled back, and nothing is recorded.
 pub(super) async fn in_transaction<S, C, R>(
-    rules: Rules<S>,
+    rules: Rules<'_, S>,
     (info, observed): Unprotected,
     mut call: Box<C>,
     handler: impl FnOnce(C, Lent<S>) -> BoxFuture<'static, R> + Send,
@@ -56,7 +56,7 @@ where
     };
     let lent = Lent::new(transaction);
     let (stop, token) = (Stop::default(), call.own_token());
-    let handler = until_told(stop.clone(), token, handler(*call, lent.clone()));
+    let handler = started(|| handler(*call, lent.clone()));
     let limit = TimeLimit::new(&rules.policy, store.transaction_limit());
     let running = rules.idempotency.one_more();
     let (must_write, on_error) = (rules.must_write, rules.policy.on_error);
@@ -64,12 +64,19 @@ where
         let _running = running;
         let timed = observed.handler();
         let span = observed.span();
-        let ran = bounded(limit.over(&stop), handler)
-            .instrument(span.clone())
-            .await;
+        let ran = match handler {
+            Ok(handler) => {
+                let handler = until_told(stop.clone(), token, seal::run(handler));
+                bounded(limit.over(&stop), handler)
+                    .instrument(span.clone())
+                    .await
+                    .map_err(|why| NoResult::interrupted(why, CommitOutcome::NotCommitted))
+            }
+            Err(not_started) => Err(not_started),
+        };
         drop(timed);
         let (transaction, ran) = hand_back(&lent, ran, must_write);
-        let kind = kind_of(&ran);
+        let kind = Seen(&ran).kind();
         let refusal = match transaction {
             None => Some(span.in_scope(|| refusal::still_held(OnDoubt::Fail))),
             Some(transaction) => {
@@ -92,7 +99,7 @@ where
 
 /// Lease mode: dropping the caller stops the handler, as in a plain rmcp server.
 pub(super) async fn under_lease<S, C, R>(
-    rules: Rules<S>,
+    rules: Rules<'_, S>,
     info: CallInfo,
     observed: Option<ObservedCall>,
     call: Box<C>,
@@ -106,30 +113,24 @@ where
     // When the caller is dropped, so is the handler. A clone of the attempt that outlives it must not
     // begin a transaction.
     let unleased = ClosedOnDrop(Unleased::new(rules.idempotency.engine.store(), info));
-    let handler = handler(*call, Attempt::unleased(Arc::clone(&unleased.0)));
+    let handler = started(|| handler(*call, Attempt::unleased(Arc::clone(&unleased.0))));
     let span = observed
         .as_ref()
         .map_or_else(tracing::Span::none, ObservedCall::span);
     let timed = observed.as_ref().and_then(ObservedCall::handler);
-    let ran = bounded(unleased.0.over_time(), handler)
-        .instrument(span.clone())
-        .await
-        .map_err(|why| interrupted(why, CommitOutcome::Unknown));
+    let ran = match handler {
+        Ok(handler) => bounded(unleased.0.over_time(), seal::run(handler))
+            .instrument(span.clone())
+            .await
+            .map_err(|why| NoResult::interrupted(why, CommitOutcome::Unknown)),
+        Err(not_started) => Err(not_started),
+    };
     drop(timed);
-    let refusal = unleased.0.end(kind_of(&ran)).instrument(span).await;
+    let refusal = unleased.0.end(Seen(&ran).kind()).instrument(span).await;
     reply(ran, refusal, observed)
 }
 
-fn kind_of<R: HandlerResult>(ran: &Result<R, Refusal>) -> ResultKind {
-    ran.as_ref()
-        .map_or(ResultKind::Interrupted, HandlerResult::kind)
-}
-
-fn reply<R>(
-    ran: Result<R, Refusal>,
-    refusal: Option<Refusal>,
-    observed: Option<ObservedCall>,
-) -> Reply<R> {
+fn reply<R>(ran: Ran<R>, refusal: Option<Refusal>, observed: Option<ObservedCall>) -> Reply<R> {
     if let Some(observed) = observed {
         match &refusal {
             Some(refusal) => observed.refused(refusal),
@@ -137,7 +138,7 @@ fn reply<R>(
         }
     }
     match (refusal, ran) {
-        (Some(refusal), _) | (None, Err(refusal)) => Reply::Refused(refusal),
+        (Some(refusal), _) | (None, Err(NoResult { refusal, .. })) => Reply::Refused(refusal),
         (None, Ok(result)) => Reply::Ran(result),
     }
 }

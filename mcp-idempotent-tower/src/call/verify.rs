@@ -12,14 +12,14 @@ use super::{
 
 /// The author's function, with the call to ask about.
 pub(super) struct VerifyCall<'a> {
-    verify: &'a VerifyFn,
+    verify: &'a VerifyFn<'a>,
     tool: &'a str,
     arguments: Option<&'a Object>,
     added_argument: Option<&'a str>,
 }
 
 impl<'a> VerifyCall<'a> {
-    pub(super) fn of<S>(rules: &'a Rules<S>, call: &'a impl Incoming) -> Option<Self> {
+    pub(super) fn of<S>(rules: &'a Rules<'a, S>, call: &'a impl Incoming) -> Option<Self> {
         Some(Self {
             verify: rules.verify.as_ref()?,
             tool: call.tool(),

@@ -186,6 +186,15 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
+    /// Keeps a hash of the tool's output schema with each result. After a deployment that changed the schema,
+    /// a replay of an older result would fail in clients that validate results. With this setting it is
+    /// refused instead, with an error that says that the call was committed and contains its result.
+    #[must_use]
+    pub fn with_output_schemas_checked(mut self, yes: bool) -> Self {
+        self.settings.check_output_schemas = yes;
+        self
+    }
+
     /// Checks the settings and builds.
     ///
     /// # Errors

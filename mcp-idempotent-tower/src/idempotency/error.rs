@@ -14,6 +14,14 @@ impl BuildError {
     pub(crate) const fn new(message: String) -> Self {
         Self { message }
     }
+
+    /// Two tools are recorded under one name, so one would get the other's results.
+    pub(crate) fn of_one_name(name: &str) -> Self {
+        Self::new(format!(
+            "two tools are recorded under the name `{name}`, and would get each other's results; \
+             `also_known_as` is the earlier name of one tool that is gone"
+        ))
+    }
 }
 
 impl fmt::Display for BuildError {

@@ -6,7 +6,7 @@ mod operator;
 mod running;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fmt,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
@@ -23,6 +23,7 @@ use crate::{
     attribute::options::ToolOptions,
     call::{
         contract,
+        schema::SchemaHash,
         scope::{AuthorizeHook, ScopeSource},
     },
 };
@@ -52,6 +53,8 @@ pub(crate) struct AnnotatedTool {
     pub(crate) policy: Result<Arc<Policy>, InvalidPolicy>,
     /// The key argument, if it has to be removed before the arguments are parsed.
     pub(crate) added_argument: Option<Arc<str>>,
+    /// Its output schema, if results are checked against it.
+    pub(crate) output_schema: Option<SchemaHash>,
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +63,7 @@ pub(crate) struct Settings {
     pub(crate) authorize: Option<AuthorizeHook>,
     pub(crate) refusals_as_results: bool,
     pub(crate) announce_replays: bool,
+    pub(crate) check_output_schemas: bool,
 }
 
 impl<S: Store> Idempotency<S> {
@@ -170,6 +174,10 @@ impl<S: Store> Idempotency<S> {
         let tool = AnnotatedTool {
             policy: policy.map(Arc::new),
             added_argument: options.added_argument().map(Arc::from),
+            output_schema: options
+                .output_schema
+                .filter(|_| self.settings().check_output_schemas)
+                .map(|schema| SchemaHash::of(&schema())),
         };
         tools
             .write()
@@ -218,14 +226,22 @@ impl<S: Store> Idempotency<S> {
     ///
     /// # Errors
     ///
-    /// A tool's policy cannot hold, for one of the reasons that [`Policy::check`] lists. The message
-    /// names the tool.
+    /// A tool's policy cannot hold, for one of the reasons that [`Policy::check`] lists, or two tools are
+    /// recorded under one name. The message names the tool.
     pub fn check_tools<'a>(
         &self,
         tools: impl IntoIterator<Item = &'a Tool>,
     ) -> Result<(), BuildError> {
+        let mut recorded_as = HashSet::new();
         for tool in tools {
-            let Some(options) = contract::options_of(tool) else {
+            let options = contract::options_of(tool);
+            let earlier = options
+                .as_ref()
+                .and_then(|of| of.policy.also_known_as.as_deref());
+            if !recorded_as.insert(earlier.unwrap_or(&tool.name).to_owned()) {
+                return Err(BuildError::of_one_name(earlier.unwrap_or(&tool.name)));
+            }
+            let Some(options) = options else {
                 continue;
             };
             self.policy_of(&tool.name, &options.policy, options.policy_use())?;

@@ -33,7 +33,9 @@ use crate::{
     call::{
         ToolCall,
         definition::{Definitions, SharedHandler},
-        provenance,
+        provenance::{self, Inside},
+        refusal,
+        result::answered,
     },
 };
 
@@ -59,16 +61,14 @@ impl<H: ServerHandler, T: ToolService> ServerHandler for LayeredServer<H, T> {
         mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         // This server may be the handler of another one that we have wrapped.
-        let is_inside = context.extensions.remove::<provenance::Inside>().is_some();
+        let inside = context.extensions.remove::<Inside>();
         let definitions: Arc<dyn Definitions> = Arc::<SharedHandler<H>>::clone(&self.shared);
         let call = ToolCall::of(definitions, request, context);
-        let mut result = self.service.oneshot(call).await;
-        if is_inside {
+        let mut result = answered(self.service.oneshot(call), refusal::failed).await;
+        if inside.is_some_and(Inside::answers::<Self>) {
             return provenance::seal(result);
         }
-        if let Err(error) = &mut result {
-            NotExecuted::unmark(error);
-        }
+        NotExecuted::unmark(&mut result);
         result
     }
 
@@ -112,12 +112,15 @@ impl<H: ServerHandler, T: ToolService> ServerHandler for LayeredServer<H, T> {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let mut result = self.shared.handler.list_tools(request, context).await?;
-        self.shared.refresh(&result.tools);
-        for tool in &mut result.tools {
-            self.describe(tool);
-        }
-        Ok(result)
+        let listed = async {
+            let mut result = self.shared.handler.list_tools(request, context).await?;
+            self.shared.refresh(&result.tools);
+            for tool in &mut result.tools {
+                self.describe(tool);
+            }
+            Ok(result)
+        };
+        answered(listed, refusal::panicked_aside).await
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
@@ -131,20 +134,23 @@ impl<H: ServerHandler, T: ToolService> ServerHandler for LayeredServer<H, T> {
         request: CustomRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
-        let mut unanswered = (request, context);
-        for front in &self.fronts {
-            let (request, context) = unanswered;
-            match front.custom_request(request, context, &*self.shared).await {
-                Ok(result) => return Ok(result),
-                Err(Unanswered::Refused(error)) => return Err(error),
-                Err(Unanswered::NotOurs(theirs)) => unanswered = *theirs,
+        let answer = async {
+            let mut unanswered = (request, context);
+            for front in &self.fronts {
+                let (request, context) = unanswered;
+                match front.custom_request(request, context, &*self.shared).await {
+                    Ok(result) => return Ok(result),
+                    Err(Unanswered::Refused(error)) => return Err(error),
+                    Err(Unanswered::NotOurs(theirs)) => unanswered = *theirs,
+                }
             }
-        }
-        let (request, context) = unanswered;
-        self.shared
-            .handler
-            .on_custom_request(request, context)
-            .await
+            let (request, context) = unanswered;
+            self.shared
+                .handler
+                .on_custom_request(request, context)
+                .await
+        };
+        answered(answer, refusal::panicked_aside).await
     }
 
     fn ping(

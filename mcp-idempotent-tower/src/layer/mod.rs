@@ -96,7 +96,11 @@ mod service;
 mod stack;
 mod status;
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use mcp_idempotent_core::{KeyRequirement, Store};
 use rmcp::model::Tool;
@@ -233,25 +237,33 @@ impl<S: Store> IdempotencyLayerBuilder<S> {
     ///
     /// # Errors
     ///
-    /// A tool has two rules, or a rule cannot hold: see [`IdempotencyLayer::new`]. The message says
+    /// A tool has two rules, two tools are recorded under one name, a rule for several tools has an earlier
+    /// name, or a rule cannot hold: see [`IdempotencyLayer::new`]. The message says
     /// which.
     pub fn build(self) -> Result<IdempotencyLayer<S>, BuildError> {
         let base = &*self.idempotency.settings().policy;
         let limit = self.idempotency.store().transaction_limit();
         let mut named = HashMap::new();
+        let mut recorded_as = HashSet::new();
         for (name, rule) in self.named {
             let rule = rule.compile(&format!("the rule of the tool `{name}`"), base, limit)?;
             if named.contains_key(&name) {
                 return Err(BuildError::new(format!("`{name}` has two rules")));
+            }
+            let earlier = rule.policy.also_known_as.as_deref();
+            if !recorded_as.insert(earlier.unwrap_or(&name).to_owned()) {
+                return Err(BuildError::of_one_name(earlier.unwrap_or(&name)));
             }
             named.insert(name, rule);
         }
         let mut matching = Vec::with_capacity(self.matching.len());
         for (predicate, rule) in self.matching {
             let whose = format!("rule {} of those with a predicate", matching.len() + 1);
-            matching.push((predicate, rule.compile(&whose, base, limit)?));
+            matching.push((predicate, rule.compile_for_many(&whose, base, limit)?));
         }
-        let mut default = self.default.compile("the default rule", base, limit)?;
+        let mut default = self
+            .default
+            .compile_for_many("the default rule", base, limit)?;
         default.by_default = true;
         if default.policy.key == KeyRequirement::Derived {
             tracing::info!(

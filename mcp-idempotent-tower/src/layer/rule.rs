@@ -2,19 +2,21 @@
 
 mod compiled;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    KeyRequirement, OnDoubt, OnError, OnExpired, PolicyOverride, Store, TransactionStore, Wait,
+    KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired, PolicyOverride, Store,
+    TransactionStore, Wait,
 };
+use rmcp::model::CallToolResult;
 
 pub(super) use self::compiled::{Compiled, is_read_only, top_level_name};
 use crate::call::{
     ToolCall,
     doubt::{InDoubt, VerifyFn, Verifying},
     reply::Reply,
-    result::Handled,
+    result::{Classify, Handled},
     rules::Rules,
     run,
 };
@@ -28,17 +30,18 @@ use crate::call::{
 pub struct Rule<S> {
     kind: Kind<S>,
     policy: PolicyOverride,
-    verify: Option<VerifyFn>,
+    verify: Option<VerifyFn<'static>>,
+    classify: Option<Arc<Classify>>,
 }
 
 /// Passes one call to the services below the layer.
 pub(super) type Handler = Box<dyn FnOnce(ToolCall) -> BoxFuture<'static, Handled> + Send>;
 
 pub(super) type RunInTransaction<S> =
-    fn(Rules<S>, Box<ToolCall>, Handler) -> BoxFuture<'static, Reply<Handled>>;
+    fn(Rules<'static, S>, Box<ToolCall>, Handler) -> BoxFuture<'static, Reply<Handled>>;
 
 fn in_transaction<S: TransactionStore>(
-    rules: Rules<S>,
+    rules: Rules<'static, S>,
     call: Box<ToolCall>,
     handler: Handler,
 ) -> BoxFuture<'static, Reply<Handled>> {
@@ -106,6 +109,7 @@ impl<S> Rule<S> {
             kind,
             policy: PolicyOverride::NONE,
             verify: None,
+            classify: None,
         }
     }
 
@@ -131,6 +135,14 @@ impl<S> Rule<S> {
     pub fn with_ignored(mut self, argument: &str) -> Self {
         let ignored = self.policy.ignored.get_or_insert_default();
         ignored.to_mut().push(pointer(argument).into());
+        self
+    }
+
+    /// The earlier name of a tool that was renamed: its calls are still recorded and recognised under that
+    /// name. Keep it as long as the tool exists.
+    #[must_use]
+    pub fn with_also_known_as(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.policy.also_known_as = Some(name.into());
         self
     }
 
@@ -222,6 +234,35 @@ impl<S> Rule<S> {
         self
     }
 
+    /// Lease mode: what a result with `isError` means for the record. It goes before
+    /// [`with_on_error`](Self::with_on_error), which decides if this is not set.
+    #[must_use]
+    pub const fn with_on_error_result(mut self, on_error_result: OnErrorResult) -> Self {
+        self.policy.on_error_result = Some(on_error_result);
+        self
+    }
+
+    /// Lease mode: asks this function what a result with `isError` means for the record. It goes before
+    /// [`with_on_error_result`](Self::with_on_error_result).
+    ///
+    /// ```
+    /// # use mcp_idempotent_tower::{MemoryStore, OnError, OnErrorResult, layer::Rule};
+    /// let rule: Rule<MemoryStore> = Rule::lease(OnError::InDoubt).with_error_results_classified(|result| {
+    ///     match result.structured_content.as_ref().and_then(|content| content["declined"].as_bool()) {
+    ///         Some(true) => OnErrorResult::Record, // an answer of the bank
+    ///         _ => OnErrorResult::InDoubt,
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn with_error_results_classified(
+        mut self,
+        classify: impl Fn(&CallToolResult) -> OnErrorResult + Send + Sync + 'static,
+    ) -> Self {
+        self.classify = Some(Arc::new(classify));
+        self
+    }
+
     /// Lease mode, [`Rule::with_verify`]: how long the function may take. After that its answer counts as
     /// [`Verdict::Unknown`](crate::Verdict::Unknown).
     #[must_use]
@@ -301,9 +342,11 @@ mod tests {
             .with_key_argument("key")
             .with_ignored("trace")
             .with_ignored("/at")
+            .with_also_known_as("before")
             .with_retention(seconds(1))
             .with_window(seconds(2))
             .with_wait(Wait::Reject)
+            .with_on_error_result(OnErrorResult::Record)
             .with_on_expired(OnExpired::Refuse)
             .with_tombstone(seconds(3))
             .with_lease(seconds(100))
@@ -319,10 +362,12 @@ mod tests {
             key: Some(KeyRequirement::Required),
             key_argument: Some("/key".into()),
             ignored: Some(vec!["/trace".into(), "/at".into()].into()),
+            also_known_as: Some("before".into()),
             retention: Some(seconds(1)),
             window: Some(seconds(2)),
             wait: Some(Wait::Reject),
             on_error: Some(OnError::Release),
+            on_error_result: Some(OnErrorResult::Record),
             on_expired: Some(OnExpired::Refuse),
             tombstone: Some(seconds(3)),
             lease: Some(seconds(100)),

@@ -2,13 +2,14 @@
 
 use std::{
     fmt,
-    future::poll_fn,
+    future::{self, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     task::{Context, Poll},
 };
 
-use futures_util::future::BoxFuture;
-use mcp_idempotent_core::{ResultKind, Store};
+use futures_util::{FutureExt as _, future::BoxFuture};
+use mcp_idempotent_core::{KeyKind, ResultKind, Store};
 use rmcp::{
     ErrorData,
     model::{CallToolResponse, Tool},
@@ -25,9 +26,10 @@ use crate::call::{
     key::Places,
     not_executed::NotExecuted,
     refusal,
-    result::{self, Handled},
+    result::{self, Handled, Reader},
     rules::Rules,
     run,
+    schema::SchemaHash,
 };
 
 /// Runs each call of the service below once. Always ready: the service below is made ready only for a
@@ -67,10 +69,18 @@ where
         }
         let layer = self.layer.clone();
         Box::pin(async move {
-            let tool = call.tool().await;
-            answer(&layer, inner, call, tool.as_deref()).await
+            match AssertUnwindSafe(call.tool()).catch_unwind().await {
+                Ok(tool) => answer(&layer, inner, call, tool.as_deref()).await,
+                Err(_) => panicked(&layer),
+            }
         })
     }
+}
+
+/// The author's code panicked that says which rule a tool has.
+fn panicked<S>(layer: &IdempotencyLayer<S>) -> ToolResult {
+    let refusal = refusal::panicked_before();
+    result::refuse(&layer.shared.idempotency, Reader::ANY, &refusal)
 }
 
 fn answer<T, S>(
@@ -86,19 +96,25 @@ where
     T::Future: Send,
 {
     let is_known = tool.is_some();
-    let rule = layer.shared.rule(call.name(), tool);
+    let rule = catch_unwind(AssertUnwindSafe(|| layer.shared.rule(call.name(), tool)));
+    let Ok(rule) = rule else {
+        return Box::pin(future::ready(panicked(layer)));
+    };
     if matches!(rule.kind, Kind::Untouched) || has_contract(tool) || call.is_protected() {
         // A mark of `NotExecuted` stays, for the layer that deduplicates the call.
         return Box::pin(stack::pass(inner, call));
     }
     let read_only = rule::is_read_only(tool);
     let policy = rule.policy_for(read_only);
-    let has_key = || {
-        let places = Places::of(call.meta(), call.arguments(), policy);
-        places.values().next().is_some()
+    let key = Places::of(call.meta(), call.arguments(), policy).kind();
+    let schema = tool.and_then(|tool| tool.output_schema.as_ref());
+    let schema = schema.filter(|_| layer.shared.idempotency.settings().check_output_schemas);
+    let reader = Reader {
+        key,
+        schema: schema.map(|schema| SchemaHash::of(schema)),
     };
     let transaction = match rule.kind {
-        Kind::Transaction(_) if read_only && rule.by_default && !has_key() => None,
+        Kind::Transaction(_) if read_only && rule.by_default && key == KeyKind::Derived => None,
         Kind::Transaction(run) => Some(run),
         Kind::Lease | Kind::Untouched => None,
     };
@@ -111,7 +127,15 @@ where
         must_write: !read_only,
         is_listed: is_known,
     };
-    let handler: Handler = Box::new(move |call| Box::pin(execute(inner, call)));
+    let classify = rule.classify.clone();
+    let handler: Handler = Box::new(move |call| {
+        Box::pin(async move {
+            let handled = execute(inner, call).await;
+            handled
+                .classified(classify.as_deref())
+                .under_schema(reader.schema)
+        })
+    });
     let call = Box::new(call);
     Box::pin(async move {
         let reply = match transaction {
@@ -123,7 +147,7 @@ where
                 .await
             }
         };
-        result::answer(&idempotency, reply)
+        result::answer(&idempotency, reader, reply)
     })
 }
 
@@ -137,10 +161,7 @@ where
     T::Error: IntoErrorData,
 {
     if let Err(error) = poll_fn(|cx| inner.poll_ready(cx)).await {
-        return Handled {
-            kind: ResultKind::NotExecuted,
-            result: Err(unmarked(not_ready(error).1)),
-        };
+        return Handled::failed(ResultKind::NotExecuted, unmarked(not_ready(error).1));
     }
     let observation = call.observation();
     let result = match inner.call(call).await {
@@ -152,13 +173,12 @@ where
                     ErrorOrigin::BeforeHandler => ResultKind::NotExecuted,
                     _ => ResultKind::Interrupted,
                 };
-                let result = Err(unmarked(error));
-                return Handled { kind, result };
+                return Handled::failed(kind, unmarked(error));
             }
         },
     };
     let mut handled = if observation.ends_in_handler {
-        Handled::returned(result)
+        Handled::settled(result)
     } else {
         // A service stands in for the handler, so nobody has looked at this answer yet.
         Handled::by_author(result)
@@ -175,7 +195,7 @@ where
 }
 
 fn unmarked(mut error: ErrorData) -> ErrorData {
-    NotExecuted::unmark(&mut error);
+    NotExecuted::unmark_failure(&mut error);
     error
 }
 

@@ -1,6 +1,7 @@
 //! Tool handlers as tower services.
 
 use std::{
+    any::TypeId,
     convert::Infallible,
     fmt,
     future::{Future, poll_fn},
@@ -17,8 +18,8 @@ use crate::{
     call::{
         ToolCall,
         definition::SharedHandler,
-        provenance::{self, Settled},
-        refusal,
+        provenance::{self, Inside},
+        refusal, seal,
     },
 };
 
@@ -59,12 +60,23 @@ impl<H: ServerHandler> Service<ToolCall> for HandlerService<H> {
             if observed.as_ref().is_some_and(|observed| !observed.enter()) {
                 return Err(NotExecuted::mark(refusal::not_called()));
             }
-            call.context.extensions.insert(provenance::Inside);
-            let mut result = shared.handler.call_tool(call.params, call.context).await;
-            if provenance::settle(&mut result) == Settled::NotExecuted
-                && let Some(observed) = observed
-            {
-                observed.did_nothing();
+            call.context.extensions.insert(Inside {
+                handler: TypeId::of::<H>(),
+                is_executed: call.is_protected(),
+            });
+            let (mut result, did_nothing) = seal::run(async {
+                let called = shared.handler.call_tool(call.params, call.context);
+                let mut result = called.await;
+                let did_nothing = provenance::settle(&mut result);
+                (result, did_nothing)
+            })
+            .await;
+            if did_nothing {
+                // From here on for the layer that executes the call.
+                NotExecuted::mark_answer(&mut result);
+                if let Some(observed) = observed {
+                    observed.did_nothing();
+                }
             }
             result
         })

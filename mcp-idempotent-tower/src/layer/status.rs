@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use mcp_idempotent_core::{
-    CallInfo, KeyKind, KeyRequirement, OnDoubt, Policy, Record, RecordState, Refusal, Store,
+    CallInfo, KeyRequirement, OnDoubt, Policy, Record, RecordState, Refusal, Store,
     answer::refusal_of, store::Inspected,
 };
 use rmcp::{
@@ -107,7 +107,8 @@ pub(super) async fn answer<S: Store>(
     }
     let arguments = identity::canonical(asked.arguments.as_ref(), policy);
     let tool: Arc<str> = asked.tool.as_deref().unwrap_or_default().into();
-    let identity = engine.identify(&scope, key.as_ref(), &tool, &arguments);
+    let name = policy.also_known_as.as_ref().unwrap_or(&tool);
+    let identity = engine.identify(&scope, key.as_ref(), name, &arguments);
     let inspected = engine
         .inspect(CallInfo::new(tool, scope), &identity)
         .await
@@ -118,7 +119,7 @@ pub(super) async fn answer<S: Store>(
         Inspected::Found(record) => {
             let is_asked_for = asked.tool.is_some() && record.fingerprint == identity.fingerprint;
             let reader = is_asked_for.then(|| Reader::of(context));
-            found(record, identity.kind, policy.on_doubt, reader)
+            found(record, policy.on_doubt, reader)
         }
     }))
 }
@@ -171,8 +172,8 @@ impl Reader {
 }
 
 /// The answer from a record. `next` is what a call with the same key would be told.
-fn found(record: Record, key: KeyKind, on_doubt: OnDoubt, reader: Option<Reader>) -> Value {
-    let next = refusal_of(&record.state, key, on_doubt)
+fn found(record: Record, on_doubt: OnDoubt, reader: Option<Reader>) -> Value {
+    let next = refusal_of(&record.state, on_doubt)
         .map_or("retry_same_key", |refusal| refusal.action().as_str());
     match record.state {
         RecordState::InProgress { .. } => state("in_progress", next, IN_PROGRESS),

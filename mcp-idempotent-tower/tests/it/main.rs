@@ -4,7 +4,11 @@
 
 mod attribute;
 mod client;
+mod deploys;
+mod error_results;
 mod layer;
+mod nested;
+mod panics;
 #[cfg(feature = "relay")]
 mod relay;
 #[cfg(feature = "sqlite")]

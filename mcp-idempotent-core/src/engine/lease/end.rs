@@ -15,6 +15,7 @@ use crate::{
         plan::{self, LeasePlan},
         rotation::guard::GuardEnd,
     },
+    fingerprint::RecordId,
     handler_result::{HandlerResult, ResultKind},
     record::{RecordState, Timestamp},
     refusal,
@@ -32,6 +33,12 @@ pub struct LeaseAttempt<S: Store> {
 impl<S: Store> LeaseAttempt<S> {
     pub(super) const fn new(owned: OwnedLease<S>, lead: Box<Lead>) -> Self {
         Self { owned, lead }
+    }
+
+    /// The record that the call has claimed.
+    #[must_use]
+    pub fn record(&self) -> RecordId {
+        self.lead.identity.id
     }
 
     /// A handle with which the handler can inspect its lease, and act under it.
@@ -110,7 +117,8 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
             return lead.refuse(refusal);
         }
     };
-    let plan = match plan::lease(kind, lead.policy.on_error, lead.identity.kind) {
+    let (policy, key) = (&lead.policy, lead.identity.kind);
+    let plan = match plan::lease(kind, policy, result.on_error_result(), key) {
         // This attempt may have done nothing, but an earlier one may have acted.
         LeasePlan::Release if owned.in_doubt => LeasePlan::InDoubt,
         plan => plan,
@@ -191,7 +199,7 @@ async fn complete<S: Store>(
             );
             observed.note(Outcome::LeftInDoubt);
             lead.fail();
-            Answer::Executed
+            Answer::Unrecorded
         }
     }
 }

@@ -99,7 +99,6 @@ pub(super) async fn verify<S: Store>(
         attempts = call.attempts(),
         "a call in doubt was verified"
     );
-    let key = lead.identity.kind;
     let response = match verdict {
         // The finding is as old as the question. Meanwhile this process may have been frozen,
         // another attempt may have acted, or an operator may have resolved the call.
@@ -113,7 +112,7 @@ pub(super) async fn verify<S: Store>(
             }
             Err(NotCurrent::Fenced) => {
                 observed.note(Outcome::Fenced);
-                return Verified::Answer(lead.refuse(refusal::still_in_doubt(key)));
+                return Verified::Answer(lead.refuse(refusal::still_in_doubt()));
             }
             Err(NotCurrent::Unconfirmed(error)) => {
                 tracing::warn!(
@@ -129,7 +128,7 @@ pub(super) async fn verify<S: Store>(
     let Some(response) = response else {
         owned.abandon().await;
         share_doubt(*lead, &owned);
-        return Verified::Answer(refusal::still_in_doubt(key).into());
+        return Verified::Answer(refusal::still_in_doubt().into());
     };
     Verified::Answer(match owned.complete(&lead, &response).await {
         Ok(LeaseEnd::Done(at)) => {
@@ -140,14 +139,14 @@ pub(super) async fn verify<S: Store>(
         }
         Ok(LeaseEnd::Fenced) => {
             observed.note(Outcome::Fenced);
-            lead.refuse(refusal::still_in_doubt(key))
+            lead.refuse(refusal::still_in_doubt())
         }
         Err(error) => {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
                 "the result of a verified call could not be recorded"
             );
-            lead.refuse(refusal::still_in_doubt(key))
+            lead.refuse(refusal::still_in_doubt())
         }
     })
 }

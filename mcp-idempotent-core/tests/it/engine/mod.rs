@@ -160,6 +160,7 @@ impl<S: Store> Server<S> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Own(String),
+    Unrecorded(String),
     Replayed(String),
     Joined(String),
     Refused(&'static str, &'static str, &'static str),
@@ -169,6 +170,7 @@ impl Outcome {
     fn from(answer: Answer, own: Option<Reply>) -> Self {
         match answer {
             Answer::Executed => Self::Own(own.unwrap().text),
+            Answer::Unrecorded => Self::Unrecorded(own.unwrap().text),
             Answer::Replayed(replay) => {
                 let text = String::from_utf8(replay.response.to_vec()).unwrap();
                 if replay.joined {

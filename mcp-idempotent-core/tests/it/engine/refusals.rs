@@ -6,9 +6,8 @@ use std::{
 };
 
 use mcp_idempotent_core::{
-    Action, Authorize, Begun, Bytes, CallInfo, CommitOutcome, Engine, ErrorKind, KeyKind, OnDoubt,
-    Policy, Record, RecordState, Refusal, ResultKind, Store, StoreError, Timestamp,
-    answer::refusal_of,
+    Action, Authorize, Begun, Bytes, CallInfo, CommitOutcome, Engine, ErrorKind, Policy, Record,
+    RecordState, Refusal, ResultKind, Store, StoreError, Timestamp,
     store::{Claim, Claimed, Completion, Lease, LeaseEnd, Reach, StoreErrorKind},
 };
 
@@ -306,28 +305,4 @@ fn a_refusal_does_not_show_its_source_to_the_caller() {
     ));
     assert_eq!(refusal.to_string(), "away");
     assert!(std::error::Error::source(&refusal).is_some());
-}
-
-/// A key that such a caller adds makes its call another one, and the tool runs twice.
-#[test]
-fn a_caller_who_sent_no_key_is_not_told_to_send_the_same_key() {
-    let running = RecordState::InProgress {
-        lease_remaining: Duration::from_secs(1),
-    };
-    let in_doubt = RecordState::InDoubt {
-        token: 1,
-        attempts: 1,
-        since: Timestamp::from_micros(0),
-    };
-    for (state, on_doubt) in [
-        (&running, OnDoubt::Fail),
-        (&in_doubt, OnDoubt::Fail),
-        (&in_doubt, OnDoubt::Rerun),
-    ] {
-        let refused = |key| refusal_of(state, key, on_doubt).unwrap();
-        let (keyless, keyed) = (refused(KeyKind::Derived), refused(KeyKind::Explicit));
-        assert!(!keyless.message().contains("same key"), "{keyless}");
-        assert_eq!(keyless.kind(), keyed.kind());
-        assert_eq!(keyless.action(), keyed.action());
-    }
 }

@@ -7,7 +7,7 @@ use rmcp::model::Tool;
 
 use super::{Kind, Rule};
 use crate::{
-    call::{doubt::VerifyFn, schema},
+    call::{doubt::VerifyFn, result::Classify, schema},
     idempotency::BuildError,
 };
 
@@ -15,7 +15,8 @@ use crate::{
 pub(in crate::layer) struct Compiled<S> {
     pub(in crate::layer) kind: Kind<S>,
     pub(in crate::layer) policy: Arc<Policy>,
-    pub(in crate::layer) verify: Option<VerifyFn>,
+    pub(in crate::layer) verify: Option<VerifyFn<'static>>,
+    pub(in crate::layer) classify: Option<Arc<Classify>>,
     /// For tools that only read: only calls with an explicit key are protected.
     read_only: Arc<Policy>,
     property: Option<Box<str>>,
@@ -41,6 +42,21 @@ impl<S> Compiled<S> {
 }
 
 impl<S> Rule<S> {
+    /// As [`compile`](Self::compile), for a rule that may be the one of several tools.
+    pub(in crate::layer) fn compile_for_many(
+        self,
+        whose: &str,
+        base: &Policy,
+        transaction_limit: Option<Duration>,
+    ) -> Result<Compiled<S>, BuildError> {
+        if self.policy.also_known_as.is_some() {
+            return Err(BuildError::new(format!(
+                "{whose}: an earlier name belongs to one tool; give that tool a rule of its own"
+            )));
+        }
+        self.compile(whose, base, transaction_limit)
+    }
+
     /// Applies the rule to the server's policy and checks the result; an error names the rule by `whose`.
     pub(in crate::layer) fn compile(
         mut self,
@@ -59,6 +75,11 @@ impl<S> Rule<S> {
                 can_verify: self.verify.is_some(),
             },
         };
+        if self.classify.is_some() && !matches!(self.kind, Kind::Lease) {
+            return Err(BuildError::new(format!(
+                "{whose}: error results are classified in lease mode only; leave that out"
+            )));
+        }
         let policy = self
             .policy
             .for_tool(base, of, transaction_limit)
@@ -70,6 +91,7 @@ impl<S> Rule<S> {
             kind: self.kind,
             policy: Arc::new(policy),
             verify: self.verify,
+            classify: self.classify,
             read_only: Arc::new(read_only),
             property,
             by_default: false,

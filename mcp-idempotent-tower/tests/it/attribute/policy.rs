@@ -9,8 +9,8 @@ use std::{
 };
 
 use mcp_idempotent_tower::{
-    Idempotency, InDoubt, KeyRequirement, MemoryStore, OnDoubt, OnError, OnExpired, Policy,
-    PolicyOverride, Store, Verdict, Wait, idempotent,
+    Idempotency, InDoubt, KeyRequirement, MemoryStore, OnDoubt, OnError, OnErrorResult, OnExpired,
+    Policy, PolicyOverride, Store, Verdict, Wait, idempotent,
 };
 use rmcp::{ServerHandler, tool, tool_router};
 use serde_json::{Value, json};
@@ -82,8 +82,8 @@ impl<S: Store> Server<S> {
     }
 
     #[idempotent(
-        key = required, key_argument = "/key", ignore("trace"), retention = "1s", window = "2s",
-        wait = reject, on_error = release, on_expired = refuse, tombstone = "3s", lease = "100s",
+        key = required, key_argument = "/key", ignore("trace"), also_known_as = "before", retention = "1s", window = "2s",
+        wait = reject, on_error = release, on_error_result = record, on_expired = refuse, tombstone = "3s", lease = "100s",
         heartbeat = "5s", on_doubt = verify(Self::find_out), verify_timeout = "6s",
         in_doubt_retention = "7s", max_result_bytes = 8,
         run_unprotected_when_store_is_unavailable = true
@@ -112,10 +112,12 @@ fn an_attribute_can_say_everything_that_a_policy_has() {
         key: Some(KeyRequirement::Required),
         key_argument: Some("/key".into()),
         ignored: Some(vec!["/trace".into()].into()),
+        also_known_as: Some("before".into()),
         retention: Some(seconds(1)),
         window: Some(seconds(2)),
         wait: Some(Wait::Reject),
         on_error: Some(OnError::Release),
+        on_error_result: Some(OnErrorResult::Record),
         on_expired: Some(OnExpired::Refuse),
         tombstone: Some(seconds(3)),
         lease: Some(seconds(100)),

@@ -174,7 +174,7 @@ async fn a_caller_that_gives_up_does_not_roll_the_effect_back() {
     let patient = ledger.clone().behind(Rule::transaction());
     let hasty = patient
         .clone()
-        .layered(TimeoutLayer::new(Duration::from_millis(50)));
+        .layered(TimeoutLayer::new(Duration::from_secs(2)));
     let hasty = connect(hasty).await;
     let answer = keyed(&hasty, "charge_slowly").await;
     assert_eq!(refusal(&answer), ("call_timed_out", "unknown"));

@@ -1,7 +1,7 @@
 //! Every option, in every form that it takes.
 
-use mcp_idempotent_tower::{Idempotency, InDoubt, Verdict, idempotent, store::sqlite::SqliteStore};
-use rmcp::{tool, tool_router};
+use mcp_idempotent_tower::{Idempotency, InDoubt, OnErrorResult, Verdict, idempotent, store::sqlite::SqliteStore};
+use rmcp::{model::CallToolResult, tool, tool_router};
 use sqlx::SqliteConnection;
 
 #[derive(Clone)]
@@ -15,6 +15,7 @@ impl Server {
         key = explicit,
         key_argument = "/idempotency_key",
         ignore("trace_id", "/meta/sent_at",),
+        also_known_as = "first_of_all",
         retention = "24h",
         window = "1h 30m",
         wait = "30s",
@@ -43,9 +44,17 @@ impl Server {
         Verdict::Unknown
     }
 
-    #[idempotent(key = required, on_error = release)]
+    #[idempotent(key = required, on_error = release, on_error_result = record)]
     #[tool]
     pub fn third(&self) {}
+
+    #[idempotent(on_error = in_doubt, on_error_result = classify(Self::meaning))]
+    #[tool]
+    pub fn fifth(&self) {}
+
+    fn meaning(_: &CallToolResult) -> OnErrorResult {
+        OnErrorResult::Record
+    }
 
     #[idempotent(on_error = record)]
     #[tool]

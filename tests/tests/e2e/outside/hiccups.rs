@@ -96,6 +96,30 @@ async fn a_database_that_is_away_for_longer_than_the_lease_leaves_the_call_in_do
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_that_cannot_be_recorded_is_given_with_a_marker_and_its_retry_is_in_doubt() {
+    let running = Running::new("pay_or_fail").await;
+    running.relay.go_down();
+    let claimed_until = running.lease_until().await;
+    let Running {
+        site,
+        relay,
+        client,
+        sent,
+    } = running;
+    site.ledger.release();
+    let answer = within_patience(sent.answer()).await.unwrap();
+    paid(&answer);
+    let marker = &answer.json["result"]["_meta"]["io.github.mcp-idempotent/unrecorded"];
+    assert!(marker["message"].is_string(), "{}", answer.line);
+
+    until(async || site.database.integer(Postgres::CLOCK).await > claimed_until).await;
+    relay.come_up();
+    let retry = client.call(pay("pay_or_fail", "a")).await;
+    assert_is_in_doubt(&retry);
+    assert_eq!(site.ledger.runs("a"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_of_an_attempt_whose_lease_ended_with_the_database_away_is_not_written() {
     let running = Running::new("pay_and_write").await;
     running.relay.go_down();

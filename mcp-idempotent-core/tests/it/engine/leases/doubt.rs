@@ -143,7 +143,7 @@ async fn of_64_duplicates_that_find_a_call_in_doubt_one_runs_it() {
                 assert_eq!(text, "two");
             }
             Outcome::Joined(text) | Outcome::Replayed(text) => assert_eq!(text, "two"),
-            refused @ Outcome::Refused(..) => panic!("{refused:?}"),
+            other => panic!("{other:?}"),
         }
     }
     assert_eq!(own_results, 1);

@@ -122,7 +122,7 @@ impl<S: Store, M: Mode<S>> Side<S, M> {
     pub(super) async fn call(&self, key: usize, derived: bool) -> String {
         match self.outcome(key, derived).await {
             Outcome::Own(text) | Outcome::Replayed(text) | Outcome::Joined(text) => text,
-            refused @ Outcome::Refused(..) => panic!("{refused:?}"),
+            other => panic!("{other:?}"),
         }
     }
 

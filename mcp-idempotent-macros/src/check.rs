@@ -1,0 +1,81 @@
+//! Checks that the options and the method agree with each other.
+
+use crate::{
+    args::{Args, OnDoubt},
+    diagnostics::{self, Errors},
+    target::Target,
+};
+
+/// Checks everything, and reports all that is wrong.
+pub(crate) fn check(args: &Args, target: &Target) -> syn::Result<()> {
+    let mut errors = Errors::default();
+    let transaction = target.is_transaction();
+    match &args.on_error {
+        None if !transaction => errors.push(diagnostics::no_on_error(&target.name)),
+        Some(on_error) => {
+            let is_wrong = match on_error.variant {
+                "Record" | "Commit" => !transaction,
+                "InDoubt" => transaction,
+                _ => false,
+            };
+            if is_wrong {
+                let word = on_error.word.to_string();
+                errors.push(diagnostics::on_error_of_other_mode(
+                    &on_error.word,
+                    &word,
+                    transaction,
+                ));
+            }
+        }
+        None => {}
+    }
+    if transaction {
+        if let Some(attempt) = target.attempt() {
+            errors.push(diagnostics::attempt_in_transaction(attempt));
+        }
+        let of_leases = ["lease", "heartbeat", "verify_timeout", "in_doubt_retention"];
+        let of_leases = of_leases.map(|name| args.duration(name).map(|(name, _)| name));
+        let run_unprotected = args.run_unprotected.as_ref();
+        let run_unprotected = run_unprotected.filter(|(_, yes)| yes.value);
+        let run_unprotected = run_unprotected.map(|(name, _)| name);
+        let on_error_result = args.on_error_result.as_ref().map(|(name, _)| name);
+        let others = run_unprotected.into_iter().chain(on_error_result);
+        for name in of_leases.into_iter().flatten().chain(others) {
+            errors.push(diagnostics::lease_in_transaction(name));
+        }
+        if let Some((name, _)) = &args.on_doubt {
+            errors.push(diagnostics::on_doubt_in_transaction(name));
+        }
+        return errors.into_result();
+    }
+    check_durations(args, &mut errors);
+    errors.into_result()
+}
+
+/// Checks that durations agree with each other.
+fn check_durations(args: &Args, errors: &mut Errors) {
+    if let (Some((name, heartbeat)), Some((_, lease))) =
+        (args.duration("heartbeat"), args.duration("lease"))
+        && *heartbeat > *lease / 2
+    {
+        errors.push(diagnostics::heartbeat_too_long(name));
+    }
+    if let Some((name, in_doubt)) = args.duration("in_doubt_retention") {
+        for longer in ["retention", "window"] {
+            if args
+                .duration(longer)
+                .is_some_and(|(_, kept)| kept > in_doubt)
+            {
+                errors.push(diagnostics::in_doubt_too_short(name, longer));
+            }
+        }
+    }
+    if let Some((name, _)) = args.duration("transaction_timeout") {
+        errors.push(diagnostics::timeout_without_transaction(name));
+    }
+    if let Some((name, _)) = args.duration("verify_timeout")
+        && !matches!(args.on_doubt, Some((_, OnDoubt::Verify(_))))
+    {
+        errors.push(diagnostics::timeout_without_verify(name));
+    }
+}

@@ -1,0 +1,269 @@
+//! A retry that meets the next version of its server.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use mcp_idempotent_tower::{
+    Idempotency, IdempotencyLayer, KeyRequirement, MemoryStore, OnError, ServerExt as _,
+    idempotent, layer::Rule,
+};
+use rmcp::{
+    Json, ServerHandler as _,
+    model::{ClientRequest, CustomRequest, ServerResult},
+    tool, tool_router,
+};
+use serde_json::{Value, json};
+
+use crate::client::{Client, call, connect, keyed, params};
+
+const REPLAYED: &str = "io.github.mcp-idempotent/replayed";
+const REFUSAL: &str = "io.github.mcp-idempotent/refusal";
+
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct Receipt {
+    number: u32,
+}
+
+/// The next version's.
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct ReceiptWithName {
+    number: u32,
+    name: String,
+}
+
+/// What both versions share.
+#[derive(Clone)]
+struct Shop {
+    idempotency: Idempotency<MemoryStore>,
+    runs: Arc<AtomicU32>,
+}
+
+impl Shop {
+    fn new(checked: bool, as_results: bool) -> Self {
+        let builder = Idempotency::builder("shop", MemoryStore::new())
+            .with_one_caller()
+            .with_output_schemas_checked(checked)
+            .with_refusals_as_results(as_results);
+        Self {
+            idempotency: builder.build().unwrap(),
+            runs: Arc::default(),
+        }
+    }
+
+    fn run(&self) -> u32 {
+        self.runs.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn layer(&self, rule: Rule<MemoryStore>) -> IdempotencyLayer<MemoryStore> {
+        IdempotencyLayer::new(self.idempotency.clone(), rule).unwrap()
+    }
+}
+
+fn lease() -> Rule<MemoryStore> {
+    Rule::lease(OnError::InDoubt).with_key(KeyRequirement::Derived)
+}
+
+mod before {
+    use super::*;
+
+    #[derive(Clone)]
+    pub(super) struct Server {
+        pub(super) shop: Shop,
+    }
+
+    #[tool_router(server_handler)]
+    impl Server {
+        #[idempotent(on_error = in_doubt, idempotency = self.shop.idempotency)]
+        #[tool]
+        fn charge(&self) -> String {
+            self.shop.run().to_string()
+        }
+
+        #[tool]
+        fn pay(&self) -> String {
+            self.shop.run().to_string()
+        }
+
+        #[idempotent(on_error = in_doubt, idempotency = self.shop.idempotency)]
+        #[tool]
+        fn receipt(&self) -> Json<Receipt> {
+            let number = self.shop.run();
+            Json(Receipt { number })
+        }
+
+        #[tool]
+        fn plain_receipt(&self) -> Json<Receipt> {
+            self.receipt_unprotected()
+        }
+    }
+}
+
+mod after {
+    use super::*;
+
+    #[derive(Clone)]
+    pub(super) struct Server {
+        pub(super) shop: Shop,
+    }
+
+    #[tool_router(server_handler)]
+    impl Server {
+        #[idempotent(
+            on_error = in_doubt, also_known_as = "charge", idempotency = self.shop.idempotency
+        )]
+        #[tool]
+        fn charge_card(&self) -> String {
+            self.shop.run().to_string()
+        }
+
+        #[tool]
+        fn pay_invoice(&self) -> String {
+            self.shop.run().to_string()
+        }
+
+        #[idempotent(on_error = in_doubt, idempotency = self.shop.idempotency)]
+        #[tool]
+        fn receipt(&self) -> Json<ReceiptWithName> {
+            let number = self.shop.run();
+            let name = "new".to_owned();
+            Json(ReceiptWithName { number, name })
+        }
+
+        #[tool]
+        fn plain_receipt(&self) -> Json<ReceiptWithName> {
+            self.receipt_unprotected()
+        }
+    }
+}
+
+async fn keyless(client: &Client, tool: &'static str) -> Value {
+    call(client, params(tool, Value::Null, Value::Null)).await
+}
+
+#[tokio::test]
+async fn a_retry_finds_the_record_of_a_tool_that_was_renamed() {
+    let shop = Shop::new(false, false);
+    let old = before::Server { shop: shop.clone() };
+    let old = connect(old.idempotent(shop.layer(lease()))).await;
+    let new = after::Server { shop: shop.clone() };
+    let layer = IdempotencyLayer::builder(shop.idempotency.clone(), lease())
+        .with_tool("pay_invoice", lease().with_also_known_as("pay"))
+        .build()
+        .unwrap();
+    let new = connect(new.idempotent(layer)).await;
+    let runs = || shop.runs.load(Ordering::SeqCst);
+
+    for (old_name, new_name) in [("charge", "charge_card"), ("pay", "pay_invoice")] {
+        let key = json!({ "idempotency-key": old_name });
+        for meta in [key, Value::Null] {
+            let before = runs();
+            // In both directions, because both versions serve while one replaces the other.
+            for (client, name) in [(&old, old_name), (&new, new_name), (&old, old_name)] {
+                let answer = call(client, params(name, Value::Null, meta.clone())).await;
+                let number = (before + 1).to_string();
+                assert_eq!(answer["result"]["content"][0]["text"], number, "{answer}");
+            }
+            assert_eq!(runs(), before + 1);
+        }
+    }
+
+    let asked = json!({ "key": "charge", "tool": "charge_card" });
+    let request = CustomRequest::new("io.github.mcp-idempotent/status", Some(asked));
+    let state = new
+        .send_request(ClientRequest::CustomRequest(request))
+        .await;
+    let Ok(ServerResult::CustomResult(state)) = state else {
+        panic!("no state: {state:?}")
+    };
+    assert!(state.0["result"].is_object(), "{state:?}");
+}
+
+#[test]
+fn the_earlier_name_of_a_tool_is_not_set_for_a_server() {
+    let mut policy = mcp_idempotent_tower::Policy::default();
+    policy.also_known_as = Some("charge".into());
+    let builder = Idempotency::builder("shop", MemoryStore::new()).with_one_caller();
+    let refused = builder.with_policy(policy).build().unwrap_err();
+    assert!(refused.to_string().contains("also_known_as"), "{refused}");
+}
+
+#[test]
+fn two_tools_are_not_recorded_under_one_name() {
+    let shop = Shop::new(false, false);
+    let builder = || IdempotencyLayer::builder(shop.idempotency.clone(), lease());
+    let known = || lease().with_also_known_as("pay");
+    for refused in [
+        builder()
+            .with_tool("a", known())
+            .with_tool("b", known())
+            .build(),
+        builder()
+            .with_tool("pay", lease())
+            .with_tool("b", known())
+            .build(),
+        builder().with_tools(|_| true, known()).build(),
+        IdempotencyLayer::new(shop.idempotency.clone(), known()),
+    ] {
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("name"), "{refused}");
+    }
+    let new = after::Server { shop: shop.clone() };
+    let charge_card = new.get_tool("charge_card").unwrap();
+    let old = before::Server { shop: shop.clone() };
+    let charge = old.get_tool("charge").unwrap();
+    assert!(shop.idempotency.check_tools([&charge_card]).is_ok());
+    let refused = shop
+        .idempotency
+        .check_tools([&charge_card, &charge])
+        .unwrap_err();
+    assert!(refused.to_string().contains("`charge`"), "{refused}");
+}
+
+/// Both tools of a version, after the older version has run them.
+async fn upgraded(checked: bool, as_results: bool) -> (Shop, Client) {
+    let shop = Shop::new(checked, as_results);
+    let old = before::Server { shop: shop.clone() };
+    let old = connect(old.idempotent(shop.layer(lease()))).await;
+    for tool in ["receipt", "plain_receipt"] {
+        keyless(&old, tool).await;
+        let again = keyless(&old, tool).await;
+        assert!(again["result"]["_meta"][REPLAYED].is_object(), "{again}");
+    }
+    let new = after::Server { shop: shop.clone() };
+    let new = connect(new.idempotent(shop.layer(lease()))).await;
+    (shop, new)
+}
+
+#[tokio::test]
+async fn a_result_of_an_older_output_schema_is_told_and_not_replayed() {
+    let (shop, client) = upgraded(true, false).await;
+    for (tool, number) in [("receipt", 1), ("plain_receipt", 2)] {
+        let answer = keyless(&client, tool).await;
+        let data = &answer["error"]["data"];
+        assert_eq!(data["type"], "idempotency_outcome_unknown", "{answer}");
+        assert_eq!(data["outcome"], "committed", "{answer}");
+        let recorded = &data["result"]["structuredContent"];
+        assert_eq!(*recorded, json!({ "number": number }), "{answer}");
+    }
+    assert_eq!(shop.runs.load(Ordering::SeqCst), 2);
+    let fresh = keyed(&client, "receipt", Value::Null).await;
+    assert_eq!(fresh["result"]["structuredContent"]["name"], "new");
+
+    let (_, client) = upgraded(true, true).await;
+    let answer = keyless(&client, "receipt").await;
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    let data = &answer["result"]["_meta"][REFUSAL];
+    assert_eq!(data["result"]["structuredContent"]["number"], 1, "{answer}");
+}
+
+#[tokio::test]
+async fn a_result_is_replayed_as_it_is_where_schemas_are_not_checked() {
+    let (shop, client) = upgraded(false, false).await;
+    for tool in ["receipt", "plain_receipt"] {
+        let answer = keyless(&client, tool).await;
+        assert!(answer["result"]["_meta"][REPLAYED].is_object(), "{answer}");
+    }
+    assert_eq!(shop.runs.load(Ordering::SeqCst), 2);
+}

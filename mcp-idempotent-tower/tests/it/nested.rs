@@ -1,0 +1,398 @@
+//! Servers in one process: what one of them says of its call says nothing about another's.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU32, Ordering},
+};
+
+use mcp_idempotent_tower::{
+    Attempt, Idempotency, IdempotencyLayer, MemoryStore, NotExecuted, OnError, ServerExt as _,
+    idempotent, layer::Rule,
+};
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler,
+    model::{CallToolRequestParams, CallToolResponse},
+    service::{RequestContext, ServiceError},
+    tool, tool_router,
+};
+use serde_json::{Value, json};
+use tower::layer::util::Identity;
+
+use crate::client::{Client, connect, keyed, params};
+
+const REPLAYED: &str = "io.github.mcp-idempotent/replayed";
+const UPSTREAM: &str = "io.github.mcp-idempotent/upstream";
+
+fn layer(application: &str) -> IdempotencyLayer<MemoryStore> {
+    let idempotency = Idempotency::for_stdio(application, MemoryStore::new()).unwrap();
+    IdempotencyLayer::new(idempotency, Rule::lease(OnError::InDoubt)).unwrap()
+}
+
+/// The other server. It acts for nobody.
+#[derive(Clone)]
+struct Inner;
+
+#[tool_router(server_handler)]
+impl Inner {
+    #[tool]
+    async fn closed(&self) -> Result<String, ErrorData> {
+        Err(NotExecuted::mark(ErrorData::internal_error("closed", None)))
+    }
+
+    /// Is refused, because nothing protects it.
+    #[tool]
+    async fn attempts(&self, _attempt: Attempt) -> String {
+        "attempted".to_owned()
+    }
+
+    #[tool]
+    async fn open(&self) -> String {
+        "open".to_owned()
+    }
+}
+
+/// How the outer server reaches the inner one.
+enum Way {
+    Client(Client),
+    /// In its own task, with the context of its own call.
+    Direct,
+    DirectLayered(IdempotencyLayer<MemoryStore>),
+}
+
+/// Acts, and then calls the other server and passes its answer on.
+#[derive(Clone)]
+struct Outer {
+    idempotency: Idempotency<MemoryStore>,
+    acted: Arc<AtomicU32>,
+    way: Arc<Way>,
+}
+
+#[tool_router(server_handler)]
+impl Outer {
+    fn new(way: Way) -> Self {
+        Self {
+            idempotency: Idempotency::for_stdio("outer", MemoryStore::new()).unwrap(),
+            acted: Arc::default(),
+            way: Arc::new(way),
+        }
+    }
+
+    fn acted(&self) -> u32 {
+        self.acted.load(Ordering::SeqCst)
+    }
+
+    async fn act_and_ask(
+        &self,
+        tool: &'static str,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        self.acted.fetch_add(1, Ordering::SeqCst);
+        let params = params(tool, Value::Null, Value::Null);
+        match &*self.way {
+            Way::Client(client) => match client.call_tool(params).await {
+                Ok(result) => Ok(result.into()),
+                Err(ServiceError::McpError(error)) => Err(error),
+                Err(error) => panic!("no answer: {error}"),
+            },
+            Way::Direct => {
+                let server = Inner.layered(Identity::new());
+                server.call_tool(params, context).await
+            }
+            Way::DirectLayered(layer) => {
+                let server = Inner.idempotent(layer.clone());
+                server.call_tool(params, context).await
+            }
+        }
+    }
+
+    #[idempotent(key = explicit, on_error = in_doubt)]
+    #[tool]
+    async fn annotated_closed(
+        &self,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        self.act_and_ask("closed", context).await
+    }
+
+    #[tool]
+    async fn closed(
+        &self,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        self.act_and_ask("closed", context).await
+    }
+
+    #[idempotent(key = explicit, on_error = in_doubt)]
+    #[tool]
+    async fn annotated_attempts(
+        &self,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        self.act_and_ask("attempts", context).await
+    }
+
+    #[tool]
+    async fn attempts(
+        &self,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        self.act_and_ask("attempts", context).await
+    }
+
+    #[tool]
+    async fn open(
+        &self,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        self.act_and_ask("open", context).await
+    }
+}
+
+fn served(outer: &Outer) -> impl ServerHandler {
+    let rule = Rule::lease(OnError::InDoubt);
+    let layer = IdempotencyLayer::new(outer.idempotency.clone(), rule).unwrap();
+    outer.clone().idempotent(layer)
+}
+
+async fn bare_inner() -> Way {
+    Way::Client(connect(Inner).await)
+}
+
+async fn layered_inner() -> Way {
+    Way::Client(connect(Inner.layered(Identity::new())).await)
+}
+
+#[tokio::test]
+async fn a_mark_of_another_server_in_the_process_frees_no_key() {
+    for tool in ["closed", "annotated_closed"] {
+        for way in [bare_inner().await, layered_inner().await, Way::Direct] {
+            let outer = Outer::new(way);
+            let client = connect(served(&outer)).await;
+            let first = keyed(&client, tool, Value::Null).await;
+            let closed = json!({ "error": { "code": -32603, "message": "closed" } });
+            assert_eq!(first, closed, "{tool}");
+            let again = keyed(&client, tool, Value::Null).await;
+            let data = &again["error"]["data"];
+            assert_eq!(data["type"], "idempotency_outcome_unknown", "{again}");
+            assert_eq!(outer.acted(), 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_of_another_server_in_the_process_is_not_the_callers() {
+    for tool in ["attempts", "annotated_attempts"] {
+        for way in [bare_inner().await, layered_inner().await] {
+            let outer = Outer::new(way);
+            let client = connect(served(&outer)).await;
+            let answer = keyed(&client, tool, Value::Null).await;
+            let theirs = json!({
+                "type": "idempotency_misconfigured",
+                "outcome": "not_committed",
+                "action": "ask_operator",
+            });
+            let data = &answer["error"]["data"];
+            assert_eq!(*data, json!({ "upstream": theirs }), "{tool}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_gets_the_context_of_anothers_call_answers_as_an_upstream() {
+    let inner = layer("inner");
+    let outer = Outer::new(Way::DirectLayered(inner.clone()));
+    let client = connect(served(&outer)).await;
+
+    // The context carries the key, so the inner server has a record of its own under it.
+    let other = connect(Inner.idempotent(inner)).await;
+    keyed(&other, "open", Value::Null).await;
+    let answer = keyed(&client, "open", Value::Null).await;
+    let meta = &answer["result"]["_meta"];
+    assert!(meta[REPLAYED].is_null(), "{answer}");
+    assert!(meta[UPSTREAM][REPLAYED]["at"].is_string(), "{answer}");
+
+    let replayed = keyed(&client, "open", Value::Null).await;
+    assert!(
+        replayed["result"]["_meta"][REPLAYED]["at"].is_string(),
+        "{replayed}"
+    );
+    assert_eq!(outer.acted(), 1);
+}
+
+/// Is closed at first, and remembers it.
+#[derive(Clone)]
+struct Forgetful {
+    idempotency: Idempotency<MemoryStore>,
+    acted: Arc<AtomicU32>,
+    remembered: Arc<Mutex<Option<ErrorData>>>,
+}
+
+#[tool_router(server_handler)]
+impl Forgetful {
+    #[idempotent(on_error = in_doubt)]
+    #[tool]
+    async fn act(&self) -> Result<String, ErrorData> {
+        let mut remembered = self.remembered.lock().unwrap();
+        if let Some(error) = &*remembered {
+            self.acted.fetch_add(1, Ordering::SeqCst);
+            return Err(error.clone());
+        }
+        let error = NotExecuted::mark(ErrorData::internal_error("closed", None));
+        *remembered = Some(error.clone());
+        Err(error)
+    }
+}
+
+#[tokio::test]
+async fn a_mark_of_an_earlier_attempt_frees_no_key() {
+    let server = Forgetful {
+        idempotency: Idempotency::for_stdio("forgetful", MemoryStore::new()).unwrap(),
+        acted: Arc::default(),
+        remembered: Arc::default(),
+    };
+    let client = connect(server.clone()).await;
+    for (acted, message) in [(0, "closed"), (1, "closed")] {
+        let answer = keyed(&client, "act", Value::Null).await;
+        assert_eq!(answer["error"]["message"], message);
+        assert_eq!(server.acted.load(Ordering::SeqCst), acted);
+    }
+    let again = keyed(&client, "act", Value::Null).await;
+    let data = &again["error"]["data"];
+    assert_eq!(data["type"], "idempotency_outcome_unknown", "{again}");
+    assert_eq!(server.acted.load(Ordering::SeqCst), 1);
+}
+
+/// Lists none of its tools.
+#[derive(Clone)]
+struct Unlisted {
+    idempotency: Idempotency<MemoryStore>,
+    acted: Arc<AtomicU32>,
+}
+
+#[tool_router]
+impl Unlisted {
+    #[idempotent(key = explicit, on_error = in_doubt)]
+    #[tool]
+    async fn act(&self, attempt: Attempt) -> String {
+        assert!(attempt.token().is_some());
+        let acted = self.acted.fetch_add(1, Ordering::SeqCst) + 1;
+        acted.to_string()
+    }
+
+    #[idempotent(key = explicit, on_error = in_doubt)]
+    #[tool]
+    async fn closed(&self) -> Result<String, ErrorData> {
+        self.acted.fetch_add(1, Ordering::SeqCst);
+        Err(NotExecuted::mark(ErrorData::internal_error("closed", None)))
+    }
+}
+
+impl ServerHandler for Unlisted {
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        use rmcp::handler::server::tool::ToolCallContext;
+        let router = Self::tool_router();
+        router
+            .call(ToolCallContext::new(self, request, context))
+            .await
+    }
+}
+
+#[tokio::test]
+async fn an_annotated_tool_that_its_server_does_not_list_is_deduplicated_once() {
+    let idempotency = Idempotency::for_stdio("unlisted", MemoryStore::new()).unwrap();
+    let server = Unlisted {
+        idempotency: idempotency.clone(),
+        acted: Arc::default(),
+    };
+    let layer = IdempotencyLayer::new(idempotency, Rule::lease(OnError::InDoubt)).unwrap();
+    let client = connect(server.clone().idempotent(layer)).await;
+    for is_replay in [false, true] {
+        let answer = keyed(&client, "act", Value::Null).await;
+        assert_eq!(answer["result"]["content"][0]["text"], "1", "{answer}");
+        let marker = &answer["result"]["_meta"][REPLAYED];
+        assert_eq!(marker["at"].is_string(), is_replay, "{answer}");
+    }
+    assert_eq!(server.acted.load(Ordering::SeqCst), 1);
+
+    let key = json!({ "idempotency-key": "another" });
+    for _ in 0..2 {
+        let params = params("closed", Value::Null, key.clone());
+        let answer = crate::client::call(&client, params).await;
+        let closed = json!({ "error": { "code": -32603, "message": "closed" } });
+        assert_eq!(answer, closed);
+    }
+    assert_eq!(server.acted.load(Ordering::SeqCst), 3);
+}
+
+#[cfg(feature = "sqlite")]
+mod in_transaction {
+    use mcp_idempotent_tower::{SqliteStore, layer::IdempotencyLayer};
+    use sqlx::SqliteConnection;
+
+    use super::*;
+
+    #[derive(Clone)]
+    struct Ledger {
+        idempotency: Idempotency<SqliteStore>,
+    }
+
+    #[tool_router]
+    impl Ledger {
+        #[idempotent]
+        #[tool]
+        async fn book(&self, tx: &mut SqliteConnection) -> Result<String, ErrorData> {
+            let booked = sqlx::query("INSERT INTO entry DEFAULT VALUES")
+                .execute(tx)
+                .await;
+            booked.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+            Ok("booked".to_owned())
+        }
+    }
+
+    impl ServerHandler for Ledger {
+        async fn call_tool(
+            &self,
+            request: CallToolRequestParams,
+            context: RequestContext<RoleServer>,
+        ) -> Result<CallToolResponse, ErrorData> {
+            use rmcp::handler::server::tool::ToolCallContext;
+            let router = Self::tool_router();
+            router
+                .call(ToolCallContext::new(self, request, context))
+                .await
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unlisted_tool_writes_through_the_transaction_of_the_layer() {
+        for rule in [Rule::transaction(), Rule::lease(OnError::InDoubt)] {
+            let directory = tempfile::tempdir().unwrap();
+            let store = SqliteStore::open(directory.path().join("ledger.db"))
+                .await
+                .unwrap();
+            let pool = store.pool().clone();
+            sqlx::query("CREATE TABLE entry (id INTEGER PRIMARY KEY)")
+                .execute(&pool)
+                .await
+                .unwrap();
+            let idempotency = Idempotency::for_stdio("ledger", store).unwrap();
+            let layer = IdempotencyLayer::new(idempotency.clone(), rule).unwrap();
+            let client = connect(Ledger { idempotency }.idempotent(layer)).await;
+            for is_replay in [false, true] {
+                let answer = keyed(&client, "book", Value::Null).await;
+                assert_eq!(answer["result"]["content"][0]["text"], "booked", "{answer}");
+                let marker = &answer["result"]["_meta"][REPLAYED];
+                assert_eq!(marker["at"].is_string(), is_replay, "{answer}");
+            }
+            let entries: i64 = sqlx::query_scalar("SELECT count(*) FROM entry")
+                .fetch_one(&pool)
+                .await
+                .unwrap();
+            assert_eq!(entries, 1);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+use mcp_idempotent_tower::{Idempotency, MemoryStore, idempotent};
+use rmcp::{tool, tool_router};
+use sqlx::SqliteConnection;
+
+#[derive(Clone)]
+pub struct Server {
+    pub idempotency: Idempotency<MemoryStore>,
+}
+
+#[tool_router]
+impl Server {
+    #[idempotent(on_error = release)]
+    #[tool]
+    pub async fn greet(&self, _tx: SqliteConnection) -> String {
+        String::new()
+    }
+}
+
+fn main() {}

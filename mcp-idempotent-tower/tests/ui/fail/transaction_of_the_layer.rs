@@ -1,0 +1,19 @@
+use mcp_idempotent_tower::{Idempotency, MemoryStore, idempotent};
+use rmcp::{tool, tool_router};
+use mcp_idempotent_tower::{SqliteStore, Tx};
+
+#[derive(Clone)]
+pub struct Server {
+    pub idempotency: Idempotency<MemoryStore>,
+}
+
+#[tool_router]
+impl Server {
+    #[idempotent(on_error = release)]
+    #[tool]
+    pub async fn greet(&self, _tx: Tx<SqliteStore>) -> String {
+        String::new()
+    }
+}
+
+fn main() {}
