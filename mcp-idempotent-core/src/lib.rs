@@ -25,6 +25,8 @@
 //! [`MemoryStore`] (lease mode only) needs no feature.
 
 pub mod answer;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub mod call_pool;
 pub mod canonical;
 pub mod engine;
 pub mod error;
@@ -42,6 +44,8 @@ pub mod testing;
 
 pub use bytes::Bytes;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use crate::call_pool::CallPool;
 pub use crate::{
     answer::{Answer, Replay},
     canonical::CanonicalArguments,

@@ -19,6 +19,7 @@ use crate::diagnostics::{self, Errors};
 
 /// Every option, as typed.
 const KNOWN: &[&str] = &[
+    "transaction",
     "key",
     "key_argument",
     "ignore",
@@ -44,6 +45,8 @@ const KNOWN: &[&str] = &[
 
 #[derive(Default)]
 pub(crate) struct Args {
+    /// The tool writes through a `CallPool`.
+    pub(crate) transaction: Option<Ident>,
     pub(crate) key: Option<Choice>,
     pub(crate) key_argument: Option<Pointer>,
     pub(crate) ignored: Vec<Pointer>,
@@ -98,6 +101,7 @@ impl Args {
             return Err(diagnostics::duplicate_option(&name));
         }
         match text.as_str() {
+            "transaction" => self.transaction = Some(name.clone()),
             "key" => {
                 let variants = [
                     ("derived", "Derived"),

@@ -9,7 +9,10 @@ use crate::{
 /// Checks everything, and reports all that is wrong.
 pub(crate) fn check(args: &Args, target: &Target) -> syn::Result<()> {
     let mut errors = Errors::default();
-    let transaction = target.is_transaction();
+    if let (Some(option), Some(_)) = (&args.transaction, target.connection()) {
+        errors.push(diagnostics::transaction_twice(option));
+    }
+    let transaction = is_transaction(args, target);
     match &args.on_error {
         None if !transaction => errors.push(diagnostics::no_on_error(&target.name)),
         Some(on_error) => {
@@ -50,6 +53,11 @@ pub(crate) fn check(args: &Args, target: &Target) -> syn::Result<()> {
     }
     check_durations(args, &mut errors);
     errors.into_result()
+}
+
+/// Whether the tool is in transaction mode.
+pub(crate) fn is_transaction(args: &Args, target: &Target) -> bool {
+    args.transaction.is_some() || target.connection().is_some()
 }
 
 /// Checks that durations agree with each other.

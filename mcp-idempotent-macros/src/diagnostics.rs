@@ -84,6 +84,15 @@ pub(crate) fn no_open_transaction(at: &impl ToTokens) -> Error {
     )
 }
 
+pub(crate) fn transaction_twice(at: &impl ToTokens) -> Error {
+    Error::new_spanned(
+        at,
+        "expected no `transaction` beside the `&mut` transaction, found it\n\
+         the parameter says the same; remove `transaction`, or remove the parameter and write through \
+         a `CallPool`",
+    )
+}
+
 pub(crate) fn generic(at: &impl ToTokens) -> Error {
     Error::new_spanned(
         at,

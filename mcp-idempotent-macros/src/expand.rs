@@ -12,7 +12,7 @@ use syn::{
 
 use crate::{
     args::{Args, OnDoubt, OnErrorResult, Pointer, Wait},
-    check::check,
+    check::{check, is_transaction},
     diagnostics,
     target::{self, Parameter, Target},
 };
@@ -104,7 +104,7 @@ fn emit(args: &Args, target: Target) -> TokenStream {
 
 /// The options as a constant.
 fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
-    let base = if target.is_transaction() {
+    let base = if is_transaction(args, target) {
         format_ident!("TRANSACTION")
     } else {
         format_ident!("LEASE")
@@ -291,9 +291,11 @@ fn wrapper(args: &Args, target: &Target, runtime: &Path, options: &Ident) -> Tok
     } else {
         quote!(_)
     };
-    let (run, connection, verify) = if target.is_transaction() {
+    let (run, connection, verify) = if target.connection().is_some() {
         let connection = Some(quote!(, #connection));
         (quote!(run_in_transaction), connection, None)
+    } else if args.transaction.is_some() {
+        (quote!(run_in_shared_transaction), None, None)
     } else {
         let verify = verify(args, runtime);
         (quote!(run_under_lease), None, Some(quote!(#verify,)))

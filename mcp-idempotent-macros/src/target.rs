@@ -115,10 +115,14 @@ impl Target {
             })
     }
 
-    pub(crate) fn is_transaction(&self) -> bool {
+    /// The `&mut` parameter.
+    pub(crate) fn connection(&self) -> Option<&Type> {
         self.parameters
             .iter()
-            .any(|parameter| matches!(parameter, Parameter::Connection(_)))
+            .find_map(|parameter| match parameter {
+                Parameter::Connection(ty) => Some(ty),
+                Parameter::Extracted(_) => None,
+            })
     }
 }
 

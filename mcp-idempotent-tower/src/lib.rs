@@ -34,6 +34,8 @@ pub mod wire;
 
 #[doc(hidden)]
 pub use crate::attribute::runtime as __private;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use mcp_idempotent_core::CallPool;
 #[cfg(feature = "postgres")]
 pub use mcp_idempotent_core::store::postgres::PostgresStore;
 #[cfg(feature = "redis")]

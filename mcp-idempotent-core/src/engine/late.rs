@@ -120,7 +120,7 @@ impl LateTransaction {
             Ok(_) => return Err(BeginError::AnotherStore),
             Err(error) => return Err(BeginError::Store(error)),
         };
-        let lent = Lent::<S>::new(transaction);
+        let lent = Lent::new(Arc::clone(store), transaction);
         let borrowed = lent.borrow().map_err(|_| BeginError::Ended)?;
         let mut stage = lock(undo.0);
         if !matches!(*stage, Stage::Beginning) {

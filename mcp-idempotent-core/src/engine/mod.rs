@@ -42,7 +42,7 @@ pub use self::{
     handler::{Interrupted, Stop, TimeLimit, bounded},
     late::{BeginError, Ending, LateTransaction, Left},
     lease::{Begun, InDoubtCall, LeaseAttempt, LeaseHandle, NotCurrent, Verdict, Verify},
-    lent::{Borrowed, Closed, Lent, NotLent},
+    lent::{Borrowed, Closed, Lent, NotLent, is_inside_transaction, outside_any_transaction},
     request::{Authorize, Request},
     sweep::{SweepSettings, Sweeper},
     transaction::TransactionAttempt,

@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, fmt, future::Future, marker::PhantomData, pin::Pin, sync::Arc};
 
-use mcp_idempotent_core::{Refusal, Store, TransactionStore};
+use mcp_idempotent_core::{Lent, Refusal, Store, TransactionStore};
 use rmcp::{
     handler::server::{
         common::{FromContextPart, schema_for_empty_input, schema_for_input, schema_for_output},
@@ -27,6 +27,7 @@ use crate::{
         rules::Rules,
         run, schema,
         tool_call::Claimed,
+        tx,
     },
     wire,
 };
@@ -112,12 +113,42 @@ pub async fn run_in_transaction<S: TransactionStore, T: Server>(
     };
     let reply = run::in_transaction(rules, call, |call, lent| {
         let server = server.detach();
-        Box::pin(async move {
-            // Nobody else can have borrowed it.
-            let Ok(mut transaction) = lent.borrow() else {
-                unreachable!("the transaction of a call that has just begun is there")
-            };
+        // Nobody else can have borrowed it.
+        let Ok(mut transaction) = lent.borrow() else {
+            unreachable!("the transaction of a call that has just begun is there")
+        };
+        // A `CallPool` that the handler uses as well then says that the transaction is taken.
+        Box::pin(lent.during(async move {
             handled(handler(server, Call(call), &mut transaction).await).under_schema(reader.schema)
+        }))
+    });
+    result::answer(idempotency, reader, reply.await)
+}
+
+/// Runs a tool that writes through a `CallPool`, or takes the transaction as a `Tx`.
+///
+/// # Errors
+///
+/// The tool's own error, or a refusal.
+pub async fn run_in_shared_transaction<S: TransactionStore, T: Server>(
+    idempotency: &Idempotency<S>,
+    options: &'static ToolOptions,
+    server: &T,
+    call: Call,
+    handler: fn(T, Call) -> Running<'static>,
+) -> Result<CallToolResponse, ErrorData> {
+    let (reader, rules, call) = match rules(idempotency, options, None, call) {
+        Ok(Ruled::Here(reader, rules, call)) => (reader, rules, call),
+        Ok(Ruled::ByLayer(_)) if Lent::<S>::current().is_none() => return Err(tx::none_open()),
+        Ok(Ruled::ByLayer(call)) => {
+            return handled(handler(server.detach(), Call(*call)).await).into_marked();
+        }
+        Err(refusal) => return result::refuse(idempotency, Reader::ANY, &refusal),
+    };
+    let reply = run::in_transaction(rules, call, |call, lent| {
+        let server = server.detach();
+        call.lent(lent, move |call| async move {
+            handled(handler(server, Call(call)).await).under_schema(reader.schema)
         })
     });
     result::answer(idempotency, reader, reply.await)

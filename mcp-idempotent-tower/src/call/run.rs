@@ -1,6 +1,6 @@
 //! The two ways to run a call, one for each mode. The attribute and the layer both use them.
 
-use std::{future::Future, panic::AssertUnwindSafe};
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{
@@ -56,7 +56,8 @@ where
         Ok(Ok(begun)) => begun,
     };
     call.claimed(attempt.record());
-    let lent = Lent::new(transaction);
+    let store = Arc::clone(rules.idempotency.engine.store());
+    let lent = Lent::new(store, transaction);
     let (stop, token) = (attempt.stop(), call.own_token());
     let handler = started(|| handler(*call, lent.clone()));
     let running = rules.idempotency.one_more();

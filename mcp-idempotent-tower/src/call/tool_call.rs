@@ -3,7 +3,10 @@
 use std::{borrow::Cow, fmt, mem, sync::Arc};
 
 use futures_util::future::BoxFuture;
-use mcp_idempotent_core::{Lent, RecordId, Scope, TransactionStore, engine::Round};
+use mcp_idempotent_core::{
+    Lent, RecordId, Scope, TransactionStore,
+    engine::{Round, is_inside_transaction, outside_any_transaction},
+};
 use rmcp::{
     RoleServer,
     handler::server::tool::ToolCallContext,
@@ -19,7 +22,7 @@ use super::{
     observed::{Observation, Observed},
     round::round,
     scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
-    tx::{self, InLeaseMode},
+    tx::InLeaseMode,
 };
 
 /// In a request's extensions: a layer executes the call under this record. The attribute of a tool that its
@@ -147,7 +150,12 @@ impl ToolCall {
         self.context.extensions.insert(InLeaseMode);
         let ct = self.own_token();
         // Calling the handler may panic too, before there is a future.
-        Box::pin(attempt.during(ct, async move { handler(self).await }))
+        let handler = attempt.during(ct, async move { handler(self).await });
+        if is_inside_transaction() {
+            // A tool in transaction mode calls this one, whose writes are not part of that transaction.
+            return Box::pin(outside_any_transaction(handler));
+        }
+        Box::pin(handler)
     }
 
     /// Runs a handler that can take the transaction, from its context or its task.
@@ -162,7 +170,7 @@ impl ToolCall {
     {
         self.context.extensions.insert(lent.clone());
         // Calling the handler may panic too, before there is a future.
-        Box::pin(tx::during(lent, async move { handler(self).await }))
+        Box::pin(lent.during(async move { handler(self).await }))
     }
 }
 

@@ -1,11 +1,8 @@
 //! The open transaction, as an extractor.
 
 use std::{
-    any::Any,
     fmt,
-    future::Future,
     ops::{Deref, DerefMut},
-    sync::Arc,
 };
 
 use mcp_idempotent_core::{
@@ -17,11 +14,6 @@ use rmcp::{
 };
 
 use super::{not_executed::NotExecuted, provenance, refusal};
-
-tokio::task_local! {
-    /// Lends the transaction of the call that this task runs.
-    static CURRENT: Arc<dyn Any + Send + Sync>;
-}
 
 /// The open transaction of a tool call behind the [layer](crate::layer), for tools of a rule in
 /// [transaction mode](crate::layer::Rule::transaction). It derefs to the store's connection.
@@ -75,14 +67,7 @@ impl<S: TransactionStore> Tx<S> {
     ///
     /// No transaction is open, or it was taken before. Nothing was changed.
     pub fn current() -> Result<Self, ErrorData> {
-        let lent = CURRENT
-            .try_with(|current| Arc::clone(current).downcast::<Lent<S>>().ok())
-            .ok()
-            .flatten();
-        match lent {
-            Some(lent) => borrow(&lent),
-            None => Err(none_open()),
-        }
+        Lent::current().map_or_else(|| Err(none_open()), |lent| borrow(&lent))
     }
 }
 
@@ -120,14 +105,6 @@ impl<S: TransactionStore> fmt::Debug for Tx<S> {
     }
 }
 
-/// Makes the cell the one of the task that runs `future`.
-pub(super) fn during<S: TransactionStore, F: Future>(
-    lent: Lent<S>,
-    future: F,
-) -> impl Future<Output = F::Output> {
-    CURRENT.scope(Arc::new(lent), future)
-}
-
 /// In a request's extensions: the call runs in lease mode, and has no transaction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InLeaseMode;
@@ -151,7 +128,7 @@ fn refused(message: &str) -> ErrorData {
     provenance::sealed(refusal::error_data(&refusal))
 }
 
-pub(super) fn none_open() -> ErrorData {
+pub(crate) fn none_open() -> ErrorData {
     refused(
         "This tool takes the call's transaction (`Tx`), but none of this store is open for it. Its \
          author must wrap the server with `ServerExt::idempotent`, in a layer whose rule for this \

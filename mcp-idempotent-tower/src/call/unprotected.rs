@@ -54,7 +54,7 @@ where
             return refusal.into();
         }
     };
-    let lent = Lent::new(transaction);
+    let lent = Lent::new(Arc::clone(&store), transaction);
     let (stop, token) = (Stop::default(), call.own_token());
     let handler = started(|| handler(*call, lent.clone()));
     let limit = TimeLimit::new(&rules.policy, store.transaction_limit());

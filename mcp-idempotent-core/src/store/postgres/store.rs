@@ -116,6 +116,11 @@ impl PostgresStore {
         self.inner.reserved.close().await;
     }
 
+    /// Whether this is a clone of `other`.
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     pub(super) fn error(&self, doing: &str, error: sqlx::Error) -> StoreError {
         error::store_error(doing, self.inner.schema.as_str(), error)
     }

@@ -111,6 +111,11 @@ impl SqliteStore {
         &self.shared.pool
     }
 
+    /// Whether this is a clone of `other`.
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Waits for a running transaction, then closes the store's writing connection and the pool.
     pub async fn close(&self) {
         self.shared.writers.close().await;

@@ -1,6 +1,7 @@
 //! `#[idempotent]`, through real clients and servers.
 
 mod beside;
+mod call_pool;
 #[cfg(feature = "metrics")]
 mod counted;
 mod definition;
