@@ -1,25 +1,22 @@
-//! Takes the two programs out of README.md, so that what stands there is what the tests run.
+//! Takes the program out of README.md, so that what stands there is what the tests run.
 
 use std::{env, error::Error, fs, path::PathBuf};
 
-/// The first block of Rust after a heading is a whole program.
-const PROGRAMS: [(&str, &str); 2] = [
-    ("attribute", "## Five minutes"),
-    ("layer", "## The other door: a layer"),
-];
+/// The first block of Rust after this heading is a whole program.
+const HEADING: &str = "## Five minutes";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let readme = "../README.md";
     println!("cargo::rerun-if-changed={readme}");
     println!("cargo::rerun-if-changed=build.rs");
     let text = fs::read_to_string(readme)?;
-    let directory = PathBuf::from(env::var("OUT_DIR")?);
-    for (name, heading) in PROGRAMS {
-        let program = program(&text, heading)
-            .filter(|program| program.contains("async fn main()"))
-            .ok_or_else(|| format!("README.md has no program under {heading:?}"))?;
-        fs::write(directory.join(format!("{name}.rs")), program)?;
-    }
+    let program = program(&text, HEADING)
+        .filter(|program| program.contains("async fn main()"))
+        .ok_or_else(|| format!("README.md has no program under {HEADING:?}"))?;
+    fs::write(
+        PathBuf::from(env::var("OUT_DIR")?).join("readme.rs"),
+        program,
+    )?;
     Ok(())
 }
 

@@ -70,7 +70,15 @@ pub use crate::{
     },
 };
 
-/// The README's code, compiled.
+/// The code of the documents, compiled.
 #[cfg(all(doctest, feature = "postgres"))]
-#[doc = include_str!("../../README.md")]
-mod readme {}
+mod documents {
+    #[doc = include_str!("../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../docs/keys.md")]
+    mod keys {}
+    #[doc = include_str!("../../docs/outside-effects.md")]
+    mod outside_effects {}
+    #[doc = include_str!("../../docs/testing-your-server.md")]
+    mod testing_your_server {}
+}

@@ -1,4 +1,4 @@
-//! The programs of README.md, word for word, each as a process that speaks MCP over stdio.
+//! The program of README.md, word for word, as a process that speaks MCP over stdio.
 
 use std::process::Stdio;
 
@@ -6,18 +6,18 @@ use mcp_idempotent_tests::{
     client::{CallExt as _, Client, call},
     database::{Database as _, Postgres, unique},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::process::{Child, Command};
 
-/// A running program of README.md; it is killed when dropped.
+/// The program, running. It is killed when dropped.
 struct Program {
     _child: Child,
     client: Client,
 }
 
 impl Program {
-    async fn start(program: &str, database_url: &str) -> Self {
-        let mut child = Command::new(program)
+    async fn start(database_url: &str) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_readme"))
             .env("DATABASE_URL", database_url)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -35,16 +35,9 @@ impl Program {
 }
 
 #[tokio::test]
-async fn the_attribute_of_the_readme_charges_once_over_two_processes() {
-    const PROGRAM: &str = env!("CARGO_BIN_EXE_readme-attribute");
+async fn the_program_of_the_readme_charges_once_over_two_processes() {
     let database = Postgres::create().await;
-    // The table that its author has, in a schema of this test's own.
-    database
-        .execute(
-            "CREATE TABLE charges (id bigint GENERATED ALWAYS AS IDENTITY, customer text NOT NULL, \
-             amount_cents bigint NOT NULL)",
-        )
-        .await;
+    // Its own table is made in a schema of this test.
     let mut url = std::env::var("DATABASE_URL").unwrap();
     url.push(if url.contains('?') { '&' } else { '?' });
     url.push_str(&format!("options[search_path]={}", database.schema()));
@@ -55,14 +48,14 @@ async fn the_attribute_of_the_readme_charges_once_over_two_processes() {
         "charge_card",
         json!({ "customer": "Ann", "amount_cents": 1999 }),
     );
-    let first = Program::start(PROGRAM, &url).await;
+    let first = Program::start(&url).await;
     let charged = first.client.call(charge.clone().with_key(&*key)).await;
     assert_eq!(charged.result()["structuredContent"], json!({ "id": 1 }));
     let retry = first.client.call(charge.clone().with_key(&*key)).await;
     assert!(retry.is_replay(), "{}", retry.line);
     assert_eq!(retry.unmarked(), charged.json);
 
-    let second = Program::start(PROGRAM, &url).await;
+    let second = Program::start(&url).await;
     let retry = second.client.call(charge.clone().with_key(&*key)).await;
     assert!(retry.is_replay(), "{}", retry.line);
     assert_eq!(retry.unmarked(), charged.json);
@@ -70,21 +63,4 @@ async fn the_attribute_of_the_readme_charges_once_over_two_processes() {
 
     let other = second.client.call(charge.with_key(unique("readme"))).await;
     assert_eq!(other.result()["structuredContent"], json!({ "id": 2 }));
-}
-
-#[tokio::test]
-async fn the_layer_of_the_readme_sends_once() {
-    let mailer = Program::start(env!("CARGO_BIN_EXE_readme-layer"), "").await;
-    let send = |text: &str| call("send", json!({ "to": "Ann", "text": text })).with_key("k");
-    let sent = mailer.client.call(send("hello")).await;
-    assert_eq!(sent.success(), "sent 5 bytes to Ann");
-    assert!(!sent.is_replay());
-    let retry = mailer.client.call(send("hello")).await;
-    assert!(retry.is_replay(), "{}", retry.line);
-    assert_eq!(retry.unmarked(), sent.json);
-    let other = mailer.client.call(send("good bye")).await;
-    assert_eq!(other.refusal(), "idempotency_key_conflict");
-    let tools = mailer.client.tools().await;
-    let contract = &tools[0]["_meta"][mcp_idempotent_tower::wire::CONTRACT];
-    assert_eq!(contract["key"], Value::from("optional"));
 }
