@@ -11,6 +11,7 @@ mod house;
 mod identity;
 mod layer;
 mod lost_commits;
+mod migrating;
 mod misbehaviour;
 mod model;
 mod nesting;
