@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mcp_idempotent_core::{PolicyOverride, PolicyUse};
 
-use crate::call::{Object, result::ClassifyFn, schema};
+use crate::call::{ClassifyFn, Object, schema};
 
 /// How a tool's effect and its record go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

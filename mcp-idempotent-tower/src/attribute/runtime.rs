@@ -17,13 +17,13 @@ use super::parts::handled;
 use crate::{
     Idempotency,
     call::{
-        Incoming as _, ToolCall, attempt, contract,
+        Classify, Incoming as _, ToolCall, attempt, contract,
         doubt::VerifyFn,
         identity,
         key::Places,
         provenance::{self, Inside},
         refusal,
-        result::{self, Classify, Reader, answered},
+        result::{self, Reader, answered},
         rules::Rules,
         run, schema,
         tool_call::Claimed,

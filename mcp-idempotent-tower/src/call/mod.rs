@@ -28,7 +28,11 @@ mod unleased;
 mod unprotected;
 mod verify;
 
-use rmcp::{ErrorData, model::CallToolResponse};
+use mcp_idempotent_core::OnErrorResult;
+use rmcp::{
+    ErrorData,
+    model::{CallToolResponse, CallToolResult},
+};
 
 pub(crate) use self::incoming::Incoming;
 pub use self::tool_call::ToolCall;
@@ -38,3 +42,9 @@ pub(crate) type Object = serde_json::Map<String, serde_json::Value>;
 
 /// What a tool handler returns.
 pub(crate) type ToolResult = Result<CallToolResponse, ErrorData>;
+
+/// The author's function that says what a result with `isError` means.
+pub(crate) type Classify = dyn Fn(&CallToolResult) -> OnErrorResult + Send + Sync;
+
+/// The same, as an attribute names it.
+pub(crate) type ClassifyFn = fn(&CallToolResult) -> OnErrorResult;

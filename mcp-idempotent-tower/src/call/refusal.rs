@@ -67,10 +67,15 @@ pub(crate) fn mark_replayed(meta: &mut Option<MetaObject>, at: Timestamp) {
 
 /// Marks a result that is not recorded, because the store could not be reached.
 pub(crate) fn mark_unrecorded(meta: &mut Option<MetaObject>) {
+    meta.get_or_insert_with(MetaObject::default)
+        .insert(wire::UNRECORDED.into(), unrecorded());
+}
+
+/// What the mark of such a result says.
+pub(crate) fn unrecorded() -> Value {
     let message = "The call was executed, but its result could not be recorded. Keep it: a retry will be \
                    told that the outcome is unknown.";
-    meta.get_or_insert_with(MetaObject::default)
-        .insert(wire::UNRECORDED.into(), json!({ "message": message }));
+    json!({ "message": message })
 }
 
 /// The content block that tells a model about a replay, if the server asks for it.

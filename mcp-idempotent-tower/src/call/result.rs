@@ -14,7 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
-    ToolResult, not_executed::NotExecuted, provenance, refusal, reply::Reply, schema::SchemaHash,
+    Classify, ToolResult, not_executed::NotExecuted, provenance, refusal, reply::Reply,
+    schema::SchemaHash,
 };
 use crate::{Idempotency, wire};
 
@@ -30,12 +31,6 @@ pub(crate) mod tag {
     pub(crate) const INPUT_REQUIRED: u8 = b'i';
     pub(crate) const ERROR: u8 = b'e';
 }
-
-/// The author's function that says what a result with `isError` means.
-pub(crate) type Classify = dyn Fn(&CallToolResult) -> OnErrorResult + Send + Sync;
-
-/// The same, as an attribute names it.
-pub(crate) type ClassifyFn = fn(&CallToolResult) -> OnErrorResult;
 
 /// How a handler ended, and what it returned.
 #[derive(Debug)]

@@ -13,10 +13,10 @@ use rmcp::model::CallToolResult;
 
 pub(super) use self::compiled::{Compiled, is_read_only, top_level_name};
 use crate::call::{
-    ToolCall,
+    Classify, ToolCall,
     doubt::{InDoubt, VerifyFn, Verifying},
     reply::Reply,
-    result::{Classify, Handled},
+    result::Handled,
     rules::Rules,
     run,
 };

@@ -4,7 +4,7 @@ use std::{error::Error, ops::Range};
 
 use bytes::Bytes;
 use mcp_idempotent_core::{
-    Action, CommitOutcome, ErrorKind, HandlerResult, OnDoubt, Refusal, ResultKind,
+    Action, CommitOutcome, ErrorKind, HandlerResult, KeyKind, OnDoubt, Refusal, ResultKind,
 };
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::OwnedSemaphorePermit;
@@ -236,11 +236,14 @@ pub(super) fn refused(refusal: &Refusal, id: &Id, key_maker: KeyMaker) -> Bytes 
             "error",
             &json!(refusal::error_data(refusal)).to_string(),
         ),
-        KeyMaker::Model | KeyMaker::Nobody => response(
-            id,
-            "result",
-            &json!(refusal::error_result(refusal)).to_string(),
-        ),
+        KeyMaker::Model | KeyMaker::Nobody => {
+            let key = match key_maker {
+                KeyMaker::Nobody => KeyKind::Derived,
+                _ => KeyKind::Explicit,
+            };
+            let result = refusal::error_result_for(refusal, key);
+            response(id, "result", &json!(result).to_string())
+        }
     }
 }
 

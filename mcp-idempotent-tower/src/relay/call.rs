@@ -248,6 +248,10 @@ impl Incoming for RelayedCall {
         CancellationToken::new()
     }
 
+    fn claimed(&mut self, _: RecordId) {
+        // The server below knows nothing of records.
+    }
+
     fn remove_argument(&mut self, _: &str) {
         // A relay adds none.
     }

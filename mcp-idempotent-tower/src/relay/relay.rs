@@ -119,6 +119,7 @@ impl<S: Store> Relay<S> {
         let announce = self.idempotency.settings().announce_replays;
         match reply {
             Reply::Ran(answered) => answered.told(&id, key_maker),
+            Reply::Unrecorded(answered) => replay::unrecorded(answered.told(&id, key_maker)),
             Reply::Replayed(replay) => replay::replayed(&replay, &id, key_maker, announce),
             Reply::Refused(refusal) => answer::refused(&refusal, &id, key_maker),
         }

@@ -1,4 +1,5 @@
-//! A recorded result, as a repeated call gets it.
+//! Results that carry a mark of ours: a recorded one, as a repeated call gets it, and one that could not be
+//! recorded.
 
 use bytes::Bytes;
 use mcp_idempotent_core::Replay;
@@ -7,7 +8,7 @@ use serde_json::{json, value::RawValue};
 use super::{
     answer::{refused, response},
     call::KeyMaker,
-    message::Id,
+    message::{Id, Message},
 };
 use crate::{
     call::{
@@ -34,6 +35,7 @@ pub(super) fn replayed(replay: &Replay, id: &Id, key_maker: KeyMaker, announce: 
             let mark = json!({ "at": at.to_string() }).to_string();
             let marked = marked(
                 json,
+                wire::REPLAYED,
                 &mark,
                 notice.filter(|_| tag == tag::RESULT).as_deref(),
             );
@@ -42,19 +44,29 @@ pub(super) fn replayed(replay: &Replay, id: &Id, key_maker: KeyMaker, announce: 
     }
 }
 
-/// `result` with the mark of a replay in its `_meta`, and a notice at the end of its content.
-fn marked(result: &str, mark: &str, notice: Option<&str>) -> String {
+/// The server's answer, marked as one that could not be recorded. An error stays as it is.
+pub(super) fn unrecorded(answer: Bytes) -> Bytes {
+    let read = std::str::from_utf8(&answer).ok().and_then(Message::of);
+    let Some(result) = read.and_then(|answer| answer.result()) else {
+        return answer;
+    };
+    let mark = refusal::unrecorded().to_string();
+    let marked = marked(result.get(), wire::UNRECORDED, &mark, None);
+    edited(&answer, &mut [(range(&answer, result), &marked)])
+}
+
+/// `result` with a mark of this name in its `_meta`, and a notice at the end of its content.
+fn marked(result: &str, name: &str, mark: &str, notice: Option<&str>) -> String {
     let Some(members) = Members::of(result) else {
         return result.to_owned();
     };
     let text = result.as_bytes();
     let object = |raw: &'_ str| Members::of(raw).is_some();
     let comma = |is_empty| if is_empty { "" } else { "," };
-    let name = wire::REPLAYED;
     let (at, inserted) = match members.get("_meta").filter(|it| it.get() != "null") {
         Some(meta) if object(meta.get()) => {
             match Members::of(meta.get()).and_then(|it| it.get(name)) {
-                // The server marks replays itself.
+                // The server has marked it itself.
                 Some(theirs) => (range(text, theirs), mark.to_owned()),
                 None => {
                     let comma = comma(Members::of(meta.get()).is_some_and(|it| it.is_empty()));
@@ -95,6 +107,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_result_that_could_not_be_recorded_says_so_and_an_error_stays_as_it_is() {
+        let answer = unrecorded(Bytes::from_static(br#"{"id":1,"result":{"content":[]}}"#));
+        let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+        let mark = &answer["result"]["_meta"][wire::UNRECORDED]["message"];
+        assert!(mark.as_str().unwrap().contains("could not be recorded"));
+        let error = Bytes::from_static(br#"{"id":1,"error":{"code":1,"message":""}}"#);
+        assert_eq!(unrecorded(error.clone()), error);
+    }
+
+    #[test]
     fn a_mark_changes_no_other_byte() {
         for (result, notice, expected) in [
             (
@@ -129,7 +151,7 @@ mod tests {
             ),
             (r#"7"#, Some("2"), r#"7"#),
         ] {
-            assert_eq!(marked(result, "1", notice), expected);
+            assert_eq!(marked(result, wire::REPLAYED, "1", notice), expected);
         }
     }
 }

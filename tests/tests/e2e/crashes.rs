@@ -325,8 +325,14 @@ async fn while_the_server_is_away_nothing_runs_and_a_commit_is_of_unknown_outcom
     gate.open();
     let answer = within_patience(sent.answer()).await.unwrap();
     assert_wire("commit_unknown", &answer);
-    for params in [params(), call("work", json!({ "n": 2 }))] {
-        assert_wire("store_unavailable", &world.client.call(params).await);
+    for (said, params) in [
+        ("store_unavailable", params()),
+        (
+            "store_unavailable_without_a_key",
+            call("work", json!({ "n": 2 })),
+        ),
+    ] {
+        assert_wire(said, &world.client.call(params).await);
     }
     assert_eq!(world.server.runs(), 1);
     cluster.start_again();

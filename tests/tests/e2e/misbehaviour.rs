@@ -39,12 +39,15 @@ async fn swallowing<D: Database>(error_result: bool) -> World<D> {
 
 #[tokio::test]
 async fn a_success_from_an_aborted_transaction_never_reaches_the_caller() {
-    for params in [keyed(1), call("work", json!({ "n": 1 }))] {
+    for (said, params) in [
+        ("aborted_transaction", keyed(1)),
+        (
+            "aborted_transaction_without_a_key",
+            call("work", json!({ "n": 1 })),
+        ),
+    ] {
         let world = swallowing::<Postgres>(false).await;
-        assert_wire(
-            "aborted_transaction",
-            &world.client.call(params.clone()).await,
-        );
+        assert_wire(said, &world.client.call(params.clone()).await);
         world.assert_nothing_is_left().await;
         assert_eq!(world.client.call(params).await.success(), "done");
         world.assert_effects(&["run 1"]).await;

@@ -290,8 +290,14 @@ async fn a_call_in_doubt_is_not_executed_again<D: Database>() {
 async fn without_its_store_a_call_is_not_executed<D: Database>() {
     let world = counting::<D>().await;
     world.database.close(&world.store).await;
-    for params in [keyed("work", 1), call("work", json!({ "n": 1 }))] {
-        assert_wire("store_unavailable", &world.client.call(params).await);
+    for (said, params) in [
+        ("store_unavailable", keyed("work", 1)),
+        (
+            "store_unavailable_without_a_key",
+            call("work", json!({ "n": 1 })),
+        ),
+    ] {
+        assert_wire(said, &world.client.call(params).await);
     }
     assert_eq!(world.server.runs(), 0);
 }

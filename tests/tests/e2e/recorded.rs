@@ -120,10 +120,16 @@ async fn an_error_marked_as_not_executed_is_sent_without_the_mark<D: Database>()
 }
 
 async fn a_panic_is_rolled_back_and_answered_with_an_error<D: Database>() {
-    for params in [keyed("work"), unkeyed("work_that_records_errors")] {
+    for (said, params) in [
+        ("handler_panicked", keyed("work")),
+        (
+            "handler_panicked_without_a_key",
+            unkeyed("work_that_records_errors"),
+        ),
+    ] {
         let world = at_first::<D>(|| panic!("the handler panics")).await;
         let first = world.client.call(params.clone()).await;
-        assert_wire("handler_panicked", &first);
+        assert_wire(said, &first);
         assert_left_nothing(&world, params).await;
     }
 }

@@ -70,7 +70,10 @@ async fn without_a_key_errors_are_rolled_back_and_given_as_they_are<D: Database>
         "protocol_error_without_key",
         &world.client.call(unkeyed(FAIL)).await,
     );
-    assert_wire("handler_panicked", &world.client.call(unkeyed(PANIC)).await);
+    assert_wire(
+        "handler_panicked_without_a_key",
+        &world.client.call(unkeyed(PANIC)).await,
+    );
     world.assert_nothing_is_left().await;
 }
 

@@ -71,11 +71,11 @@
 //! a call that leaves no record, the outcome is then unknown, unless the server says that its
 //! transaction was rolled back.
 //!
-//! # Where results can show
+//! # Where results and scopes can show
 //!
-//! A result of at most [`PostgresStore::INLINE_RESULT_BYTES`], and every result in lease mode, is part
-//! of a statement's text. So it is logged by a server that logs statements, and by sqlx at its debug
-//! level.
+//! The application and scope of a call are part of a statement's text. So is a result of at most
+//! [`PostgresStore::INLINE_RESULT_BYTES`], and every result in lease mode. They are logged by a server
+//! that logs statements, and by sqlx at its debug level.
 //!
 //! # A transaction under a lease
 //!

@@ -7,7 +7,7 @@ use rmcp::model::Tool;
 
 use super::{Kind, Rule};
 use crate::{
-    call::{doubt::VerifyFn, result::Classify, schema},
+    call::{Classify, doubt::VerifyFn, schema},
     idempotency::BuildError,
 };
 

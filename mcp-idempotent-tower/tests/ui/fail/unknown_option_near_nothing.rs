@@ -8,7 +8,7 @@ pub struct Server {
 
 #[tool_router]
 impl Server {
-    #[idempotent(on_error = release, transactional)]
+    #[idempotent(on_error = release, database)]
     #[tool]
     pub async fn greet(&self) -> String {
         String::new()
