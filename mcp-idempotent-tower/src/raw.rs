@@ -24,6 +24,7 @@ impl<'a> Members<'a> {
     }
 
     /// The string of this name.
+    #[cfg(feature = "relay")]
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         text(self.get(name)?)
     }

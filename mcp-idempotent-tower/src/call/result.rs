@@ -164,11 +164,13 @@ impl HandlerResult for Handled {
 }
 
 /// The JSON of a result, as it is stored.
+#[cfg(feature = "relay")]
 pub(crate) fn stored(tag: u8, json: &str) -> Bytes {
     [&[VERSION, tag], json.as_bytes()].concat().into()
 }
 
 /// The tag and the JSON of a stored result. `None` if this version does not know its form.
+#[cfg(feature = "relay")]
 pub(crate) fn unstored(stored: &[u8]) -> Option<(u8, &str)> {
     let [VERSION, tag, json @ ..] = stored else {
         return None;

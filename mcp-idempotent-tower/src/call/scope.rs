@@ -173,6 +173,7 @@ impl ScopeSource {
     }
 
     /// Whether it needs what only rmcp knows of a call.
+    #[cfg(feature = "relay")]
     pub(crate) const fn needs_rmcp(&self) -> bool {
         matches!(self, Self::Resolver(_))
     }
