@@ -7,6 +7,7 @@
 )]
 
 pub mod client;
+pub mod conformance;
 pub mod database;
 pub mod kit;
 pub mod ledger;

@@ -67,7 +67,7 @@ impl Books for MemoryBooks {
 impl Payments<MemoryBooks> {
     /// Charge a card, once per idempotency key.
     // An error after the charge does not prove that nothing happened, and nobody may repeat it.
-    #[idempotent(on_error = in_doubt)]
+    #[idempotent(on_error = in_doubt, key_argument = "idempotency_key")]
     #[tool]
     async fn charge_card(
         &self,

@@ -106,7 +106,8 @@ impl<B: Books> ServerHandler for Payments<B> {}
 #[tool_router(router = in_transaction, vis = "pub(super)")]
 impl<B: TransactionBooks> Payments<B> {
     /// Charge a card, once per idempotency key.
-    #[idempotent]
+    // The argument is for models, and for libraries that cannot set `_meta`.
+    #[idempotent(key_argument = "idempotency_key")]
     #[tool]
     async fn charge_card(
         &self,
@@ -169,6 +170,17 @@ impl<B: Books> Payments<B> {
         // commits together with the record, or not at all.
         self.books.book(&attempt, &payment).await?;
         Ok(Json(payment))
+    }
+
+    /// Pay an invoice, as servers do without protection: each call is a payment, and its row is not even
+    /// kept.
+    #[tool(name = "pay_invoice_unprotected")]
+    async fn pay_without_protection(
+        &self,
+        Parameters(invoice): Parameters<Invoice>,
+    ) -> Result<Json<Payment>, ErrorData> {
+        invoice.check()?;
+        Ok(Json(self.outside.pay_without_key(&invoice).await?))
     }
 
     /// List charges.

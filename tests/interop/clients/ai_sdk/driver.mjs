@@ -1,0 +1,31 @@
+// TypeScript: @ai-sdk/mcp. It sends no `_meta`, so the key goes into the argument that the tool has for it.
+
+import { createMCPClient } from "@ai-sdk/mcp";
+import { Experimental_StdioMCPTransport as Stdio } from "@ai-sdk/mcp/mcp-stdio";
+
+import { result, serve } from "./driver.mjs";
+
+serve({
+  async connect({ stdio, http, timeoutMs, retries }) {
+    const client = await createMCPClient({
+      maxRetries: retries ?? 0,
+      transport: stdio
+        ? new Stdio({ command: stdio[0], args: stdio.slice(1) })
+        : { type: "http", url: http },
+    });
+    return { client, timeoutMs };
+  },
+
+  async call({ client, timeoutMs }, { tool, arguments: args, key, signal }) {
+    const options = { signal, timeout: timeoutMs };
+    // key
+    if (key) args = { ...args, idempotency_key: key };
+    const answer = await client.callTool({ name: tool, arguments: args, options });
+    // end
+    return result(answer);
+  },
+
+  async close({ client }) {
+    await client.close();
+  },
+});
