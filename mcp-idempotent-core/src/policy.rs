@@ -144,8 +144,9 @@ pub struct Policy {
     /// Lease mode with [`OnDoubt::Verify`]: how long the author's function may take. After that its
     /// answer counts as "not known".
     pub verify_timeout: Duration,
-    /// Lease mode: how long a record in doubt is kept, counted from the end of its lease. After
-    /// that it counts as absent, and the same call is a new call.
+    /// How long a record in doubt is kept. In lease mode this is counted from the end of its lease,
+    /// in transaction mode (where only a handler that ended the transaction itself leaves doubt)
+    /// from the end of the call. After that it counts as absent, and the same call is a new call.
     pub in_doubt_retention: Duration,
     /// Transaction mode: how long a handler may run. At the end of this time its cancellation token
     /// fires. If it goes on for as long again, but at most for [`Policy::LONGEST_GRACE`], it is

@@ -1,6 +1,7 @@
 //! The engine's refusals and their sentences.
 //!
-//! The public ones are for the attribute and the layer when they run calls without protection.
+//! The public ones are for the doors (the attribute, the layer and the relay) when they run calls
+//! without protection.
 
 mod ended;
 mod secret;

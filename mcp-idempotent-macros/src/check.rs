@@ -32,11 +32,12 @@ pub(crate) fn check(args: &Args, target: &Target) -> syn::Result<()> {
         }
         None => {}
     }
+    check_retention_of_doubt(args, &mut errors);
     if transaction {
         if let Some(attempt) = target.attempt() {
             errors.push(diagnostics::attempt_in_transaction(attempt));
         }
-        let of_leases = ["lease", "heartbeat", "verify_timeout", "in_doubt_retention"];
+        let of_leases = ["lease", "heartbeat", "verify_timeout"];
         let of_leases = of_leases.map(|name| args.duration(name).map(|(name, _)| name));
         let run_unprotected = args.run_unprotected.as_ref();
         let run_unprotected = run_unprotected.filter(|(_, yes)| yes.value);
@@ -51,7 +52,7 @@ pub(crate) fn check(args: &Args, target: &Target) -> syn::Result<()> {
         }
         return errors.into_result();
     }
-    check_durations(args, &mut errors);
+    check_durations_of_leases(args, &mut errors);
     errors.into_result()
 }
 
@@ -60,14 +61,8 @@ pub(crate) fn is_transaction(args: &Args, target: &Target) -> bool {
     args.transaction.is_some() || target.connection().is_some()
 }
 
-/// Checks that durations agree with each other.
-fn check_durations(args: &Args, errors: &mut Errors) {
-    if let (Some((name, heartbeat)), Some((_, lease))) =
-        (args.duration("heartbeat"), args.duration("lease"))
-        && *heartbeat > *lease / 2
-    {
-        errors.push(diagnostics::heartbeat_too_long(name));
-    }
+/// Checks that records in doubt are kept for at least as long as results.
+fn check_retention_of_doubt(args: &Args, errors: &mut Errors) {
     if let Some((name, in_doubt)) = args.duration("in_doubt_retention") {
         for longer in ["retention", "window"] {
             if args
@@ -77,6 +72,16 @@ fn check_durations(args: &Args, errors: &mut Errors) {
                 errors.push(diagnostics::in_doubt_too_short(name, longer));
             }
         }
+    }
+}
+
+/// Checks that the durations of lease mode agree with each other and with the other options.
+fn check_durations_of_leases(args: &Args, errors: &mut Errors) {
+    if let (Some((name, heartbeat)), Some((_, lease))) =
+        (args.duration("heartbeat"), args.duration("lease"))
+        && *heartbeat > *lease / 2
+    {
+        errors.push(diagnostics::heartbeat_too_long(name));
     }
     if let Some((name, _)) = args.duration("transaction_timeout") {
         errors.push(diagnostics::timeout_without_transaction(name));

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::lent::{Borrowed, Closed, Lent, lock};
-use crate::store::{CallInfo, Claimed, End, Ended, StoreError, TransactionStore};
+use crate::store::{CallInfo, Claimed, End, Ended, StoreError, StoreErrorKind, TransactionStore};
 
 /// Why a handler could not get a transaction in addition to its outside call.
 #[derive(Debug)]
@@ -117,7 +117,12 @@ impl LateTransaction {
         let undo = Undo(&self.stage);
         let transaction = match store.begin(call, None).await {
             Ok(Claimed::New(transaction)) => transaction,
-            Ok(_) => return Err(BeginError::AnotherStore),
+            Ok(_) => {
+                return Err(BeginError::Store(StoreError::new(
+                    StoreErrorKind::Other,
+                    "the store answered a call without a claim with a record",
+                )));
+            }
             Err(error) => return Err(BeginError::Store(error)),
         };
         let lent = Lent::new(Arc::clone(store), transaction);

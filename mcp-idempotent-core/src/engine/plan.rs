@@ -1,4 +1,5 @@
-//! What is recorded: the table in the design, as two functions.
+//! What is recorded, as one function for each mode. They are tables: mode, policy and kind of result
+//! decide, and nothing else.
 
 use crate::{
     fingerprint::KeyKind,

@@ -24,9 +24,12 @@ pub enum PolicyUse {
 }
 
 impl Policy {
-    /// Checks the rules and says which one cannot hold. This is the only such check; servers,
-    /// layers and annotated tools each run it once. `transaction_limit` is the store's
+    /// Checks the rules and says which one cannot hold. `transaction_limit` is the store's
     /// ([`Store::transaction_limit`](crate::Store::transaction_limit)).
+    ///
+    /// A server and a layer check their rules when they are built. An annotated tool's rules are
+    /// checked at its first call, or before that if the server asks for it. What can be seen in the
+    /// attribute alone, the macro already refuses.
     ///
     /// # Errors
     ///

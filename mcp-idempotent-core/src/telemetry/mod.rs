@@ -61,8 +61,8 @@ impl Mode {
 /// One call, from its beginning to its answer. If it is dropped before that, the call counts as
 /// abandoned.
 ///
-/// The engine observes the calls it is given. The layer and the attribute observe the others: calls
-/// refused before they have an identity, and unprotected calls.
+/// The engine observes the calls it is given. The doors (the attribute, the layer and the relay)
+/// observe the others: calls refused before they have an identity, and unprotected calls.
 pub struct ObservedCall {
     span: Span,
     /// `None` if the call has ended, or is not observed.

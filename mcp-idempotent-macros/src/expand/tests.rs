@@ -150,6 +150,21 @@ fn a_wrong_use_keeps_a_method_of_the_name() {
 }
 
 #[test]
+fn how_long_doubt_is_kept_may_be_set_in_either_mode() {
+    let expanded = |args: TokenStream| {
+        let item = quote!(
+            #[tool]
+            fn greet(&self, tx: &mut SqliteConnection) {}
+        );
+        expand(args, item).to_string()
+    };
+    let kept = expanded(quote!(in_doubt_retention = "30days"));
+    assert!(!kept.contains("compile_error"), "{kept}");
+    let shorter = expanded(quote!(in_doubt_retention = "1h", retention = "2h"));
+    assert!(shorter.contains("compile_error"), "{shorter}");
+}
+
+#[test]
 fn what_a_server_would_refuse_at_every_call_does_not_compile() {
     let does_not_compile = |args: TokenStream| {
         let item = quote!(

@@ -7,7 +7,8 @@
 //! 3. the argument that the tool's policy names. `null` there means no key: models often fill an
 //!    optional field with null.
 //!
-//! (`params.idempotencyKey` is moved to the first by [`http`](crate::http).)
+//! (`params.idempotencyKey` has been moved to the first by then: over HTTP by
+//! [`LiftKeyLayer`](crate::http::LiftKeyLayer), in the proxy by its relay.)
 
 use mcp_idempotent_core::{
     Action, CommitOutcome, ErrorKind, IdempotencyKey, InvalidKey, KeyKind, Policy, Refusal,

@@ -1,4 +1,5 @@
-//! The two ways to run a call, one for each mode. The attribute and the layer both use them.
+//! The two ways to run a call, one for each mode. Every door uses them: the attribute, the layer and the
+//! relay.
 
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 

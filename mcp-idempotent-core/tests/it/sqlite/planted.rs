@@ -7,6 +7,7 @@ use std::{
 
 use mcp_idempotent_core::{
     StoreError, Timestamp,
+    engine::{BeginError, LateTransaction},
     store::{LeaseEnd, Reach},
     testing::{
         Harness, HarnessResult, SqlHarness, TransactionHarness,
@@ -37,6 +38,7 @@ enum Fault {
     CommitsTheEffectAlone,
     ClaimsAnewAfterALapse,
     IgnoresGuards,
+    AnswersWithoutAClaim,
 }
 
 struct Wrong {
@@ -136,6 +138,9 @@ impl TransactionStore for Wrong {
         call: &CallInfo,
         claim: Option<&Claim>,
     ) -> Result<Claimed<SqliteTransaction>, StoreError> {
+        if self.fault == Fault::AnswersWithoutAClaim && claim.is_none() {
+            return Ok(Claimed::InProgress);
+        }
         self.store.begin(call, claim).await
     }
 
@@ -212,6 +217,20 @@ where
     };
     let followed = tokio::spawn(rule(Arc::new(Planted { file, wrong }))).await;
     followed.is_ok()
+}
+
+/// It is not mistaken for a lease and a transaction of two stores, which the author could mend.
+#[tokio::test]
+async fn a_store_that_answers_a_call_without_a_claim_is_itself_the_error() {
+    let store = Arc::new(Wrong {
+        fault: Fault::AnswersWithoutAClaim,
+        store: file(1).await.store().clone(),
+        leases: Mutex::default(),
+    });
+    let late = LateTransaction::default();
+    let begun = late.begin(&store, &CallInfo::new("pay", None)).await;
+    let error = begun.err();
+    assert!(matches!(error, Some(BeginError::Store(_))), "{error:?}");
 }
 
 macro_rules! a_store_that {
