@@ -1,4 +1,4 @@
-//! What the way of a call has to know of a call, whichever door it came through.
+//! What a run needs to know about a call, whichever door it came through.
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{RecordId, Scope, engine::Round};
