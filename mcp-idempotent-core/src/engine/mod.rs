@@ -1,9 +1,23 @@
 //! The engine: claims a key, runs the call once, records the result. Duplicates in this process
 //! join.
 //!
-//! It only sees calls with an [identity](Identity). `transaction` is transaction mode on one page,
-//! and `lease` is lease mode. `claim` is how both begin, `flight` is how duplicates join, and
-//! `plan` says which results are recorded.
+//! It only sees calls with an [identity](Identity).
+//!
+//! | Where is … | |
+//! | --- | --- |
+//! | what the engine is given | `builder` (the engine), `request` (a call) |
+//! | the beginning of a call, in both modes | `claim`; `failure` if the store fails |
+//! | joining a call that runs in this process | `flight`; `lead` is the call that the others wait for |
+//! | transaction mode | `transaction`, on one page |
+//! | lease mode, and what happens when a lease lapses | `lease` |
+//! | the handler | `handler` runs it, `detach` lets it outlive its caller |
+//! | the handler's transaction | `lent`; `late` if it begins after an outside call |
+//! | what is recorded | `plan` |
+//! | a limit on new calls | `quota` |
+//! | the secret, and its change | `secret`, `rotation` |
+//! | looking at records, resolving and removing them | `status`, `operator`, `sweep` |
+//!
+//! What a caller is told of a record is in `answer`, beside this folder.
 
 mod builder;
 mod claim;

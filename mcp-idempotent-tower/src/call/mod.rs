@@ -1,5 +1,18 @@
-//! What every call goes through, whether it came by the attribute, the layer or a relay: [`key`] reads its key,
-//! [`identity`] says which call it is, [`run`] runs it once, and [`result`] answers it.
+//! What every call goes through, whichever door it came through: the attribute, the layer or the relay.
+//!
+//! | Where is … | |
+//! | --- | --- |
+//! | the call itself | [`tool_call`]; `incoming` is what the rest needs to know about it |
+//! | the whole run | [`run`], one function for each mode; `unprotected` without the engine |
+//! | the key, the scope, the identity | [`key`], [`scope`], [`identity`]; [`round`] for later rounds |
+//! | the rules of the call | [`rules`] |
+//! | what the handler is given | [`attempt`] (lease mode; `unleased` without a lease), [`tx`] (a transaction) |
+//! | how the handler is told to stop | `told` (transaction mode), [`attempt`] (lease mode) |
+//! | a call in doubt | [`doubt`], `verify` |
+//! | what the handler left | `returned` (its transaction), [`result`] (its result) |
+//! | who said it: the handler, or another server | [`observed`], [`seal`], [`provenance`], [`not_executed`] |
+//! | what the caller is told | [`reply`], [`refusal`] |
+//! | what `tools/list` says | [`definition`], [`contract`], [`schema`] |
 
 pub(crate) mod attempt;
 pub(crate) mod contract;

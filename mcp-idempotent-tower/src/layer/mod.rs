@@ -1,5 +1,10 @@
 //! A whole server behind one tower layer, without touching its handlers.
 //!
+//! Compared with the attribute, the layer adds three things. It protects tools that have no annotation, by
+//! [`Rule`]s. It is a tower service, so other layers can be put above and below it. And it completes what
+//! the server says of itself: the capability, the tools' contracts and the status request, all three in
+//! `front`.
+//!
 //! # What happens to a call
 //!
 //! "Passes" means that the call goes to the service below without any deduplication by this layer.

@@ -2,7 +2,21 @@
 //! and only the attempt that still has the lease may record the result.
 //!
 //! `begin` claims, or takes over a call in doubt. `owned` is the engine's side of the lease, and
-//! `handle` is the handler's. `heart` renews it, and `end` records the result.
+//! `handle` is the handler's; `held` is what they share. `heart` renews it, and `end` records the
+//! result.
+//!
+//! # When a lease lapses
+//!
+//! Nothing runs at that moment and nothing is written. From then on every store reads the record
+//! as in doubt.
+//!
+//! - *The next call of the key* is given that record by [`Store::claim`](crate::Store::claim).
+//!   `begin` does what [`Policy::on_doubt`](crate::Policy::on_doubt) says: refuse the call, take the
+//!   record over and run again, or first ask the author's function (`verify`).
+//! - *The attempt that lost the lease*, if it is still alive, learns it from `heart`, at the latest
+//!   when the lease ends by this process's own clock. `held` passes it on to the handler. `end`
+//!   records nothing: the store refuses an attempt whose lease has ended or was taken over.
+//! - *An operator* may resolve the record (`operator`, in the engine).
 
 mod begin;
 mod end;
