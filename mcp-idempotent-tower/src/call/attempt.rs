@@ -188,9 +188,9 @@ impl Attempt {
 
     /// Which attempt this is; the first is 1.
     #[must_use]
-    pub fn attempts(&self) -> u32 {
+    pub fn number(&self) -> u32 {
         match &self.0 {
-            Kind::Leased(handle) => handle.attempts(),
+            Kind::Leased(handle) => handle.number(),
             Kind::Unleased(_) => 1,
         }
     }
@@ -239,7 +239,7 @@ impl fmt::Debug for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Attempt")
             .field("token", &self.token())
-            .field("attempts", &self.attempts())
+            .field("number", &self.number())
             .field("lost", &self.is_lost())
             .finish()
     }

@@ -6,16 +6,15 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
-/// How often the author's handler was entered in one execution of a call, without proving that it did
-/// nothing. All clones of a [`ToolCall`](crate::ToolCall) share it, because a retry layer passes clones
-/// down.
+/// How often the handler was entered during one run, not counting entries proved to have done nothing.
+/// All clones of a [`ToolCall`](crate::ToolCall) share it, because a retry layer passes clones down.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Observed(Arc<Execution>);
+pub(crate) struct Observed(Arc<Run>);
 
 #[derive(Debug, Default)]
-struct Execution {
+struct Run {
     entered: AtomicUsize,
-    /// The call that is executed: a layer may execute one call several times.
+    /// The call that is run: a layer may run one call several times.
     of: Option<Observed>,
 }
 
@@ -23,10 +22,10 @@ struct Execution {
 const CLOSED: usize = usize::MAX;
 
 impl Observed {
-    /// An execution of the call that `of` observes.
-    pub(crate) fn execution(of: Option<Self>) -> Self {
+    /// A run of the call that `of` observes.
+    pub(crate) fn run(of: Option<Self>) -> Self {
         let entered = AtomicUsize::new(0);
-        Self(Arc::new(Execution { entered, of }))
+        Self(Arc::new(Run { entered, of }))
     }
 
     /// Must be called right before the handler is. On `false` the handler must not be called.
@@ -69,12 +68,12 @@ impl Observation {
         self.ends_in_handler && self.seen.as_ref().is_some_and(Observed::is_untouched)
     }
 
-    /// Whether the author's code has done nothing and never will. For the layer that executes the call.
+    /// Whether the author's code has done nothing and never will. For the layer that runs the call.
     pub(crate) fn proves_nothing_ran(&self) -> bool {
         self.ends_in_handler && self.seen.as_ref().is_some_and(Observed::close)
     }
 
-    /// Whether the handler was entered again, beside the one run that says that it did nothing.
+    /// Whether the handler was entered besides the run that did nothing.
     pub(crate) fn has_seen_more(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| !seen.close())
     }
@@ -85,12 +84,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_execution_that_was_given_up_is_not_entered_any_more() {
+    fn a_run_that_was_given_up_is_not_entered_any_more() {
         let call = Observed::default();
-        let first = Observed::execution(Some(call.clone()));
+        let first = Observed::run(Some(call.clone()));
         assert!(first.clone().close());
         assert!(!first.enter());
-        let second = Observed::execution(Some(call.clone()));
+        let second = Observed::run(Some(call.clone()));
         assert!(second.enter());
         assert!(!second.close());
         assert!(!call.close());
@@ -98,24 +97,24 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_given_up_is_entered_in_no_execution() {
+    fn a_call_that_was_given_up_is_entered_in_no_run() {
         let call = Observed::default();
         assert!(call.close());
-        assert!(!Observed::execution(Some(call)).enter());
+        assert!(!Observed::run(Some(call)).enter());
     }
 
     #[test]
     fn a_handler_that_did_nothing_proves_it_for_itself_alone() {
         let call = Observed::default();
-        let execution = Observed::execution(Some(call.clone()));
-        assert!(execution.enter());
-        execution.did_nothing();
-        assert!(execution.enter());
-        assert!(execution.enter());
-        execution.did_nothing();
-        assert!(!execution.close());
-        execution.did_nothing();
-        assert!(execution.close());
+        let run = Observed::run(Some(call.clone()));
+        assert!(run.enter());
+        run.did_nothing();
+        assert!(run.enter());
+        assert!(run.enter());
+        run.did_nothing();
+        assert!(!run.close());
+        run.did_nothing();
+        assert!(run.close());
         assert!(call.close());
     }
 }

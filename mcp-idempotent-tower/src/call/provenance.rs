@@ -4,8 +4,18 @@
 //! [settled](settle) before it is believed, recorded or sent: members with our names are kept if we made
 //! them for this call, and are marked as the upstream's otherwise.
 //!
-//! An answer of ours that a handler gets to see carries a seal, which holds only in the handler's own run.
+//! One of our answers that a handler gets to see carries a seal, which holds only in the handler's own run.
 //! The seal is removed when the handler's answer is settled.
+//!
+//! Five things tell who said what:
+//!
+//! | | Who sets it | Who removes it | What it proves |
+//! | --- | --- | --- | --- |
+//! | mark ([`NotExecuted`]) | the author's code on its failure; the layer again, for itself | [`settle`] | the handler did nothing. It holds in the run that made it, on the same content |
+//! | seal ([`seal`](mod@super::seal)) | [`seal`] and [`sealed`], on our answer before a handler sees it | [`settle`] | we made the answer for this call. It holds in the run that made it, on the same content |
+//! | [`Inside`] | the layer, in the request, before it calls the handler | nobody; it ends with the request | which handler is called, and so whether our answer needs a seal |
+//! | [`Observed`](super::observed::Observed) | the layer counts each entry into the handler | the layer takes an entry back on a mark | whether the handler was entered at all, whatever services say |
+//! | upstream ([`UPSTREAM`](wire::UPSTREAM)) | [`settle`], around our names without a valid seal | nobody; it is recorded and sent | nothing: another server said it |
 
 use std::any::TypeId;
 
@@ -18,20 +28,20 @@ use serde_json::{Map, Value, json};
 use super::{ToolResult, not_executed::NotExecuted, refusal, seal::seal_of};
 use crate::wire;
 
-/// In a request's extensions: the handler of a service of ours was called. An answer of ours that it gives
-/// has to be sealed, if it is an answer to this very call.
+/// In a request's extensions: the handler below one of our services was called. If it returns one of our
+/// answers, and the answer is to this very call, the answer must be sealed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inside {
     /// The type of the handler.
     pub(crate) handler: TypeId,
-    /// A layer of ours executes the call.
+    /// Our layer runs the call.
     pub(crate) is_executed: bool,
 }
 
 impl Inside {
-    /// Whether an answer of `S` is an answer to the call. Where the call is only passed on, it is. Where a
-    /// layer executes it, the handler may have acted before it asked another server with its own context;
-    /// only if the handler *is* that server, nothing can be in between.
+    /// Whether `S`'s answer is an answer to this call. If the call was only passed on, it is. If a layer ran
+    /// the call, it is only if the handler is `S` itself: any other handler may have acted before it called
+    /// `S` with its own context.
     pub(crate) fn answers<S: 'static>(self) -> bool {
         !self.is_executed || self.handler == TypeId::of::<S>()
     }
@@ -59,7 +69,7 @@ fn take_seal(members: &[&str], of: &mut Map<String, Value>) -> bool {
     seal.is_some() && seal == seal_of_members(members, of)
 }
 
-/// Seals an error of ours that is given to a handler, which may return it.
+/// Seals one of our errors that is given to a handler, which may return it.
 pub(crate) fn sealed(mut error: ErrorData) -> ErrorData {
     if let Some(Value::Object(data)) = &mut error.data {
         put_seal(&DATA, data);
@@ -67,7 +77,7 @@ pub(crate) fn sealed(mut error: ErrorData) -> ErrorData {
     error
 }
 
-/// Seals an answer of ours that reaches another service of ours through a handler.
+/// Seals one of our answers that reaches another of our services through a handler.
 pub(crate) fn seal(mut result: ToolResult) -> ToolResult {
     // The mark has its own seal; the failure under it may be a refusal.
     let is_not_executed = NotExecuted::unmark(&mut result);

@@ -118,7 +118,7 @@ impl ToolCall {
             let tool = self.params.name.clone();
             self.context.extensions.insert(Claimed { record, tool });
         }
-        self.observed = Some(Observed::execution(self.observed));
+        self.observed = Some(Observed::run(self.observed));
         self
     }
 

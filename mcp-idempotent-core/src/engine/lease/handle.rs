@@ -95,7 +95,7 @@ impl LeaseHandle {
 
     /// Which attempt at this call this is; the first is 1.
     #[must_use]
-    pub fn attempts(&self) -> u32 {
+    pub fn number(&self) -> u32 {
         self.held.watch().lease.attempts
     }
 
@@ -111,7 +111,7 @@ impl fmt::Debug for LeaseHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeaseHandle")
             .field("token", &self.token())
-            .field("attempts", &self.attempts())
+            .field("number", &self.number())
             .field("lost", &self.is_lost())
             .finish_non_exhaustive()
     }

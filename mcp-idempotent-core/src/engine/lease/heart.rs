@@ -22,10 +22,10 @@ const LOOKS_PER_HEARTBEAT: u32 = 4;
 const SHORTEST_LOOK: Duration = Duration::from_millis(5);
 /// After this many checks without any lease the task ends. The next lease starts it again.
 const IDLE_LOOKS: u32 = 8;
-/// The pauses between two attempts to renew, while the store fails.
+/// The pauses between two tries to renew, while the store fails.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// An attempt to renew that hangs is given up after half of the lease's remaining time, but not
+/// A try to renew that hangs is given up after half of the lease's remaining time, but not
 /// before this.
 const SHORTEST_TRY: Duration = Duration::from_secs(1);
 

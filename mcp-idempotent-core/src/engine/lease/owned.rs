@@ -15,7 +15,7 @@ use crate::{
     store::{LeaseEnd, Store, StoreError},
 };
 
-/// The pauses between two attempts to record a result, while the store fails.
+/// The pauses between two tries to record a result, while the store fails.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 

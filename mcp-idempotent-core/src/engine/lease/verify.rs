@@ -46,7 +46,7 @@ impl InDoubtCall {
     /// How many attempts there were before this one, whether they ran the handler or only verified.
     #[must_use]
     pub fn attempts(&self) -> u32 {
-        self.handle.attempts().saturating_sub(1)
+        self.handle.number().saturating_sub(1)
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// The pause between two attempts to mark a guard, while the store fails.
+/// The pause between two tries to mark a guard, while the store fails.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What a guard has to know about its call.

@@ -3,7 +3,7 @@
 //! SQLite has one writer at a time, so a store keeps one connection for everything it writes.
 //! Callers [queue](super::queue) for it in memory and hold nothing while they wait. Other processes
 //! (and other stores in this process) compete for the file's own lock, which is requested in short
-//! attempts with a backoff.
+//! tries with a backoff.
 //!
 //! Three things are done to that connection once, when it is opened:
 //!
@@ -184,8 +184,8 @@ impl Backoff {
         }
     }
 
-    /// Called after a failed attempt. If the error is a lock and time is left, waits before the
-    /// next attempt; otherwise returns the error.
+    /// Called after a failed try. If the error is a lock and time is left, waits before the
+    /// next try; otherwise returns the error.
     pub(super) async fn retry(&mut self, error: sqlx::Error) -> Result<(), sqlx::Error> {
         if !is_busy(&error) || Instant::now() >= self.deadline {
             return Err(error);

@@ -149,7 +149,7 @@ impl Server {
     #[tool]
     async fn without_key(&self, attempt: Attempt) -> Result<String, ErrorData> {
         attempt.ensure_current().await?;
-        assert_eq!((attempt.token(), attempt.attempts()), (None, 1));
+        assert_eq!((attempt.token(), attempt.number()), (None, 1));
         let current = Attempt::current()?;
         let key = attempt.downstream_key("pay");
         assert_eq!(key, current.downstream_key("pay"));

@@ -135,7 +135,7 @@ async fn an_attempt_without_a_lease_is_never_lost_and_asks_the_store_for_nothing
         let attempt = till.attempt.lock().unwrap().take().unwrap();
         assert!(!attempt.is_lost());
         attempt.ensure_current().await.unwrap();
-        assert_eq!((attempt.token(), attempt.attempts()), (None, 1));
+        assert_eq!((attempt.token(), attempt.number()), (None, 1));
         assert_eq!(till.store.renewals.load(SeqCst), 0, "{tool}");
     }
 }

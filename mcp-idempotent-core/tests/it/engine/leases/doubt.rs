@@ -70,7 +70,7 @@ async fn under_rerun_the_next_call_runs_as_another_attempt_and_its_result_is_kep
     server.leave_in_doubt("k").await;
     let before = server.token("k").await;
     let handler = async |handle: LeaseHandle| {
-        assert_eq!(handle.attempts(), 2);
+        assert_eq!(handle.number(), 2);
         assert!(handle.token() > before);
         sleep(super::HOUR).await;
         Reply::new(ResultKind::Success, "two")

@@ -81,7 +81,7 @@ async fn a_first_attempt_that_did_nothing_leaves_nothing_to_go_on_from() {
     let server = faulty(|_| {});
     for kind in [ResultKind::NotExecuted, ResultKind::NotCalled] {
         passes_on(&server, Some("k"), kind).await;
-        assert_eq!(server.attempt("k").await.handle().attempts(), 1, "{kind:?}");
+        assert_eq!(server.attempt("k").await.handle().number(), 1, "{kind:?}");
         super::settle().await;
         assert!(
             server

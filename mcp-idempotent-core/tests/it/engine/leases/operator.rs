@@ -74,7 +74,7 @@ async fn a_released_call_goes_on_with_its_downstream_keys_and_one_not_committed_
         let server = faulty(|_| {});
         let mut seen = Vec::new();
         let mut see = async |handle: LeaseHandle| {
-            seen.push((handle.downstream_key("charge"), handle.attempts()));
+            seen.push((handle.downstream_key("charge"), handle.number()));
             Reply::new(ResultKind::ProtocolError, "timed out")
         };
         server.call_handled("k", &mut see).await;
