@@ -43,7 +43,8 @@ pub trait HandlerResult {
     fn kind(&self) -> ResultKind;
 
     /// Lease mode: what the author's classifier says about a result of kind
-    /// [`ResultKind::ErrorResult`]. It goes before the policy, which decides on `None`.
+    /// [`ResultKind::ErrorResult`]. It takes precedence over the
+    /// policy, which decides on `None`.
     fn on_error_result(&self) -> Option<OnErrorResult> {
         None
     }

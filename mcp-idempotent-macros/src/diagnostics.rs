@@ -184,8 +184,8 @@ pub(crate) fn heartbeat_too_long(at: &impl ToTokens) -> Error {
     Error::new_spanned(
         at,
         "expected a heartbeat of at most half the lease, found a longer one\n\
-         a single lost renewal would end the lease; shorten `heartbeat`, or remove it for a \
-         third of the lease",
+         a single lost renewal would end the lease; shorten `heartbeat`, or remove it to use \
+         the default, a third",
     )
 }
 
@@ -204,7 +204,7 @@ pub(crate) fn timeout_without_verify(at: &impl ToTokens) -> Error {
     Error::new_spanned(
         at,
         "expected `on_doubt = verify(…)` beside `verify_timeout`, found none\n\
-         nothing is asked about a call in doubt; write `on_doubt = verify(Self::find_out)`, or \
+         without it no function checks a call in doubt; write `on_doubt = verify(Self::find_out)`, or \
          remove `verify_timeout`",
     )
 }

@@ -16,7 +16,7 @@
 //! | `metrics` | counters, gauges and durations through the `metrics` facade ([`telemetry`]) |
 //! | `client` | the module `client`: keys on calls, refusals read back, a retry that runs a tool once |
 //! | `client-reqwest` | `client`, which also reads the failures of rmcp's HTTP transport over reqwest |
-//! | `relay` | the module `relay`: a proxy in front of a server that stays as it is |
+//! | `relay` | the module `relay`: a proxy in front of an unmodified server |
 //! | `cli` | the program `mcp-idempotent`: that proxy on the command line |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 

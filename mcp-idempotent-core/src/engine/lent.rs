@@ -116,7 +116,7 @@ impl<S: TransactionStore> Lent<S> {
     ///
     /// # Errors
     ///
-    /// [`NotLent`]: somebody has borrowed it, or the call has ended. Nothing was changed.
+    /// [`NotLent`]: it is lent already, or the call has ended. Nothing was changed.
     pub fn share(&self) -> Result<Arc<tokio::sync::Mutex<S::Transaction>>, NotLent> {
         let mut place = lock(&self.0.place);
         match std::mem::replace(&mut *place, Place::Closed) {

@@ -142,7 +142,7 @@ impl Policy {
         let message = match self.also_known_as.as_deref() {
             Some("") => "`also_known_as` is empty; write the earlier name of the tool",
             Some(_) if of == PolicyUse::Server => {
-                "`also_known_as` is set for all tools; say it for the tool that was renamed"
+                "`also_known_as` is set for all tools; set it on the renamed tool"
             }
             _ => return Ok(()),
         };
@@ -154,10 +154,10 @@ impl Policy {
             (PolicyUse::Lease { .. }, OnError::InDoubt | OnError::Release)
             | (PolicyUse::Server, _) => Ok(()),
             (PolicyUse::Lease { .. }, other) => Err(InvalidPolicy::new(format!(
-                "lease mode with OnError::{other:?}; it must be OnError::InDoubt (an error does not prove that nothing happened) or OnError::Release (it does, or a repeat is safe)"
+                "OnError::{other:?} is not allowed in lease mode; use OnError::InDoubt (an error does not prove that nothing happened) or OnError::Release (it does, or a repeat is safe)"
             ))),
             (PolicyUse::Transaction, OnError::InDoubt) => Err(InvalidPolicy::new(
-                "transaction mode with OnError::InDoubt; after an error the transaction is rolled back, so nothing is in doubt: write OnError::Record, Release or Commit, or nothing".to_owned(),
+                "OnError::InDoubt does not apply in transaction mode: an error rolls the transaction back, so nothing is in doubt. Use OnError::Record, Release or Commit, or leave it unset".to_owned(),
             )),
             (PolicyUse::Transaction, _) => Ok(()),
         }
@@ -166,10 +166,10 @@ impl Policy {
     fn check_doubt(&self, of: PolicyUse) -> Result<(), InvalidPolicy> {
         match (of, self.on_doubt) {
             (PolicyUse::Server, OnDoubt::Verify) => Err(InvalidPolicy::new(
-                "the policy says OnDoubt::Verify, and a server's policy has no function to ask; say it for each tool: `on_doubt = verify(…)`, or Rule::with_verify".to_owned(),
+                "OnDoubt::Verify needs a function, so it cannot be set for a whole server; set it per tool: `on_doubt = verify(…)`, or Rule::with_verify".to_owned(),
             )),
             (PolicyUse::Lease { can_verify: false }, OnDoubt::Verify) => Err(InvalidPolicy::new(
-                "OnDoubt::Verify without a function to ask; give the tool one: `on_doubt = verify(…)`, or Rule::with_verify".to_owned(),
+                "OnDoubt::Verify needs a function; give the tool one: `on_doubt = verify(…)`, or Rule::with_verify".to_owned(),
             )),
             _ => Ok(()),
         }

@@ -184,12 +184,12 @@ impl PolicyOverride {
         let asks = policy.on_doubt == OnDoubt::Verify;
         if self.verify_timeout.is_some() && !asks && of != PolicyUse::Server {
             return Err(InvalidPolicy::new(
-                "`verify_timeout` without OnDoubt::Verify; nothing is asked, so it would have no effect: leave it out".to_owned(),
+                "`verify_timeout` has no effect without OnDoubt::Verify; remove it".to_owned(),
             ));
         }
         if self.transaction_timeout.is_some() && matches!(of, PolicyUse::Lease { .. }) {
             return Err(InvalidPolicy::new(
-                "lease mode with `transaction_timeout`; that is a rule of transaction mode and would have no effect: leave it out".to_owned(),
+                "`transaction_timeout` has no effect in lease mode; remove it".to_owned(),
             ));
         }
         policy.check(of, transaction_limit)?;
@@ -199,7 +199,7 @@ impl PolicyOverride {
     fn check_transaction(&self) -> Result<(), InvalidPolicy> {
         if self.on_doubt.is_some() {
             return Err(InvalidPolicy::new(
-                "transaction mode with a rule for calls in doubt; the effect commits with its record, so it never has to run again: leave that out, or use lease mode".to_owned(),
+                "a rule for calls in doubt has no effect in transaction mode, where the effect commits with its record; remove it, or use lease mode".to_owned(),
             ));
         }
         for (name, is_said) in [
@@ -214,7 +214,7 @@ impl PolicyOverride {
         ] {
             if is_said {
                 return Err(InvalidPolicy::new(format!(
-                    "transaction mode with `{name}`; that is a rule of lease mode and would have no effect: leave it out"
+                    "`{name}` has no effect in transaction mode; remove it"
                 )));
             }
         }

@@ -23,7 +23,7 @@ pub struct InvalidAudit;
 impl fmt::Display for InvalidAudit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "a resolution must say who and why, each in 1 to 1000 characters without U+0000 and not only white space",
+            "`who` and `why` of a resolution must each have 1 to 1000 characters, not be blank, and not contain U+0000",
         )
     }
 }

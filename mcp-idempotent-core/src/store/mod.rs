@@ -74,7 +74,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
-    reason = "whether one caller may be said of a server rests on it"
+    reason = "it decides whether `with_one_caller` is allowed"
 )]
 pub enum Reach {
     /// This process only.
@@ -97,7 +97,7 @@ pub struct CallInfo {
 }
 
 impl CallInfo {
-    /// What the tool's name begins with in records that are no calls but the engine's own.
+    /// Prefix of the tool name in the engine's own records, which are not calls.
     pub const INTERNAL: &'static str = "mcp-idempotent/";
 
     pub(crate) fn internal(what: &str) -> Self {
@@ -238,7 +238,7 @@ impl Lease {
     }
 }
 
-/// What an attempt to change a lease's record did.
+/// The result of a guarded change of a lease's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
@@ -488,9 +488,8 @@ pub trait TransactionStore: Store {
         claim: Option<&Claim>,
     ) -> impl Future<Output = Result<Claimed<Self::Transaction>, StoreError>> + Send;
 
-    /// Resolves when the session of an open transaction has ended under its handler, as far as that can
-    /// be seen from outside. The handler's writes are then lost, so it works in vain. `None` if a
-    /// transaction cannot end by itself.
+    /// Resolves when the session of an open transaction is seen to have ended while its handler still
+    /// runs. The handler's writes are then lost. `None` if a transaction cannot end by itself.
     fn session_over(&self, transaction: &Self::Transaction) -> Option<BoxFuture<'static, ()>> {
         let _ = transaction;
         None

@@ -61,7 +61,7 @@ pub struct RecordQuery {
     pub application: Option<Arc<str>>,
     /// Only records of this scope.
     pub scope: Option<Arc<str>>,
-    /// Only records whose key begins so. A record keeps 8 characters of its key, so no more of this
+    /// Only records whose key starts with this. A record keeps 8 characters of its key, so no more of this
     /// are compared.
     pub key_prefix: Option<Arc<str>>,
     /// Only records after this one: the [`RecordInfo::cursor`] of the last record of the previous
@@ -203,7 +203,7 @@ pub enum ResolutionKind {
     Committed,
     /// The call took no effect, and never will.
     NotCommitted,
-    /// Says nothing of the effect, but a repeat is acceptable.
+    /// The effect stays unknown, but running the call again is acceptable.
     Released,
 }
 
@@ -285,8 +285,8 @@ pub enum Resolution {
     /// The call took no effect, and never will. The key is free. The next attempt is the first of a
     /// new origin, with a new downstream key.
     NotCommitted,
-    /// Says nothing of the effect, but a repeat is acceptable. The key is free, and the next attempt has
-    /// the same downstream key.
+    /// The effect stays unknown, but running the call again is acceptable. The key is free, and the next
+    /// attempt has the same downstream key.
     Release,
 }
 

@@ -43,11 +43,11 @@ pub use super::{
 };
 pub use crate::call::doubt::{InDoubt, IntoVerdict, Verifying};
 
-/// A server that can be cloned into an execution that outlives its caller.
+/// A server that can be cloned into a task that outlives its caller.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot have `#[idempotent]` tools: it is not `Clone + Send + Sync + 'static`",
-    label = "this server cannot be taken along",
-    note = "an execution goes on when its caller goes away, and takes a clone of the server along; write `#[derive(Clone)]` above `{Self}`, and put what is not `Clone`, `Send` and `Sync` into an `Arc` or a lock"
+    label = "this server cannot be moved into a task",
+    note = "a call continues on a clone of the server when its caller disconnects; write `#[derive(Clone)]` above `{Self}`, and put what is not `Clone`, `Send` and `Sync` into an `Arc` or a lock"
 )]
 pub trait Server: Send + Sync + 'static {
     /// A server that shares this one's state.
@@ -207,7 +207,7 @@ fn asking<'s>(
 /// A call, and who deduplicates it.
 enum Ruled<'s, S> {
     Here(Reader, Rules<'s, S>, Box<ToolCall>),
-    /// A layer of ours does: it could not see that the tool is annotated, because its server does not list
+    /// Our layer does: it could not see that the tool is annotated, because its server does not list
     /// it.
     ByLayer(Box<ToolCall>),
 }

@@ -106,7 +106,7 @@ impl Attempt {
     ///
     /// # Errors
     ///
-    /// The lease is lost, or the store could not be asked. Do not make the outside call. If the handler
+    /// The lease is lost, or the store could not be queried. Do not make the outside call. If the handler
     /// has made none so far, mark the error with [`NotExecuted`](crate::NotExecuted).
     pub async fn ensure_current(&self) -> Result<(), ErrorData> {
         let Kind::Leased(handle) = &self.0 else {
@@ -115,7 +115,7 @@ impl Attempt {
         handle.ensure_current().await.map_err(|error| {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "a handler is not sure of its lease"
+                "a handler could not confirm its lease"
             );
             refused(&match error {
                 NotCurrent::Fenced => Refusal::new(
@@ -155,7 +155,7 @@ impl Attempt {
         begun.map(Tx::of).map_err(|error| {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "a handler could not have a transaction under its lease"
+                "a handler could not get a transaction under its lease"
             );
             let kind = match error {
                 BeginError::Store(_) => ErrorKind::StoreUnavailable,
@@ -166,7 +166,7 @@ impl Attempt {
                 kind,
                 CommitOutcome::Unknown,
                 Action::RetrySameKey,
-                format!("The call could not write its own part: {error}."),
+                format!("The call could not open its transaction: {error}."),
             ))
         })
     }
@@ -220,7 +220,7 @@ impl Attempt {
     }
 }
 
-/// The transaction that a layer of ours has for the call with these extensions.
+/// The transaction that our layer has for the call with these extensions.
 ///
 /// # Errors
 ///
@@ -256,7 +256,7 @@ fn none_running() -> ErrorData {
     let message = "This tool takes its attempt (`Attempt`), but it does not run in lease mode. Its \
                    author must put `#[idempotent(on_error = …)]` on it, without a `&mut` transaction, \
                    or wrap the server in a layer whose rule for it is `Rule::lease(…)`.";
-    tracing::error!(message, "a handler could not have its attempt");
+    tracing::error!(message, "a handler could not get its attempt");
     refused(&Refusal::new(
         ErrorKind::Misconfigured,
         CommitOutcome::NotCommitted,
@@ -265,7 +265,7 @@ fn none_running() -> ErrorData {
     ))
 }
 
-/// A refusal of ours that a handler may return.
+/// One of our refusals, which a handler may return.
 fn refused(refusal: &Refusal) -> ErrorData {
     provenance::sealed(refusal::error_data(refusal))
 }

@@ -75,7 +75,7 @@ pub(crate) fn contract_of(policy: &Policy, mode: &'static str) -> Value {
     contract
 }
 
-/// The options of an annotated tool, as far as its contract says them; `None` where the definition
+/// The options of an annotated tool, as far as its contract states them; `None` where the definition
 /// has no contract.
 pub(crate) fn options_of(tool: &Tool) -> Option<ToolOptions> {
     let contract = tool.meta.as_ref()?.get(wire::CONTRACT)?;
@@ -84,7 +84,7 @@ pub(crate) fn options_of(tool: &Tool) -> Option<ToolOptions> {
     let mode = if is_transaction {
         Mode::Transaction
     } else {
-        // A contract does not say which, and the macro takes no other.
+        // A contract does not state `on_error`, and in lease mode a policy must have one.
         policy.on_error = Some(OnError::InDoubt);
         Mode::Lease
     };

@@ -94,7 +94,7 @@ impl Verdict {
         ) {
             tracing::error!(
                 kind = ?handled.kind(),
-                "a call in doubt was said to be committed, with something that is not a result"
+                "a verify function reported a call as committed, with something that is not a result"
             );
             return core::Verdict::Unknown;
         }

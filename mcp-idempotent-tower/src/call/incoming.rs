@@ -28,7 +28,7 @@ pub(crate) trait Incoming: Send + Sync + 'static {
     /// Removes the key argument that was added to the tool's schema.
     fn remove_argument(&mut self, name: &str);
 
-    /// Which record the call belongs to. Said before it is claimed.
+    /// Tells the call which record it belongs to. Called before the record is claimed.
     fn identified(&self, _record: RecordId) {}
 
     /// Whose call it is.

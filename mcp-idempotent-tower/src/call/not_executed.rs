@@ -50,7 +50,7 @@ impl NotExecuted {
     }
 
     fn mark_in_place(failure: &mut impl Failure) {
-        // Outside of a run nobody would remove the mark.
+        // Outside of a run nothing would remove the mark.
         if let Some(seal) = seal_of(wire::NOT_EXECUTED, &failure.contents()) {
             failure.put(seal);
         }

@@ -53,7 +53,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Of whose call nothing is known.
+    /// Nothing is known about the call.
     pub(crate) const ANY: Self = Self {
         key: KeyKind::Explicit,
         schema: None,
@@ -119,7 +119,7 @@ impl Handled {
         self
     }
 
-    /// The answer, for a layer of ours that executes the call: it has the mark that it has a right to.
+    /// The answer, for our layer that runs the call: with the `NotExecuted` mark if there was one.
     pub(crate) fn into_marked(mut self) -> ToolResult {
         if matches!(self.kind, ResultKind::NotExecuted | ResultKind::NotCalled) {
             NotExecuted::mark_answer(&mut self.result);
@@ -263,7 +263,7 @@ pub(crate) fn answered<T>(
     code: impl Future<Output = Result<T, ErrorData>>,
     panicked: fn() -> ErrorData,
 ) -> impl Future<Output = Result<T, ErrorData>> {
-    // Not an `async fn`: it would keep a second place for what it is given.
+    // Not an `async fn`, which would store its argument twice.
     AssertUnwindSafe(code)
         .catch_unwind()
         .map(move |answer| answer.unwrap_or_else(|_| Err(panicked())))

@@ -150,7 +150,7 @@ pub(crate) fn refused<S: Store>(idempotency: &Idempotency<S>, tool: &str, refusa
 fn guarded<T, R>(
     before: impl Future<Output = Result<T, Reply<R>>>,
 ) -> impl Future<Output = Result<T, Reply<R>>> {
-    // Not an `async fn`: it would keep a second place for what it is given.
+    // Not an `async fn`, which would store its argument twice.
     AssertUnwindSafe(before)
         .catch_unwind()
         .map(|before| before.unwrap_or_else(|_| Err(refusal::panicked_before().into())))

@@ -1,4 +1,4 @@
-//! A tool's schemas: the key argument in the one of its input, and a hash of the one of its output.
+//! A tool's schemas: adds the key argument to the input schema, and hashes the output schema.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ pub(crate) fn with_key_property(
     schema
 }
 
-/// Makes the property that [`with_key_property`] added required. A property of the author's stays as it is.
+/// Makes the property that [`with_key_property`] added required. The author's own property is not changed.
 pub(crate) fn require_key_property(schema: &mut Arc<Object>, name: &str) {
     let property = schema.get("properties").and_then(|all| all.get(name));
     if property != Some(&key_property()) {

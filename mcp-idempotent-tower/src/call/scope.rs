@@ -179,18 +179,18 @@ impl ScopeSource {
     }
 }
 
-const NOT_SAID: &str = "nothing says whose idempotency keys this server is given; say one of \
+const NOT_SAID: &str = "this server does not say whose idempotency keys it receives; call one of \
     `with_one_caller()` (only the process that started this server calls it, over stdio), \
     `with_fixed_scope(\"…\")` (it acts for one principal), `with_scope_from_http(…)` or \
     `with_scope_from(…)` (each caller has its own), and \
     `with_scope_shared_by_all_callers()` (every caller may see every result)";
 
-const SHARED_OVER_A_NETWORK: &str = "one caller was said of a store that servers on any number of \
-    machines share, and all of their callers would count as the same one; name this server's with \
+const SHARED_OVER_A_NETWORK: &str = "`with_one_caller` cannot be used with a store shared between \
+    machines: all their callers would count as one; name this server's with \
     `Idempotency::builder(..).with_fixed_scope(\"…\")` instead of `for_stdio` or `with_one_caller`";
 
-const SHARED_OVER_A_NETWORK_TOO: &str = "one caller was said of a store that servers on any number \
-    of machines share, and all of their callers without HTTP would count as the same one; name \
+const SHARED_OVER_A_NETWORK_TOO: &str = "`with_one_caller` cannot be used with a store shared \
+    between machines: all their callers without HTTP would count as one; name \
     them with `Idempotency::builder(..).with_scope_from(…)`, which sees calls with and without an \
     HTTP head, instead of `with_one_caller` and `with_scope_from_http`";
 
@@ -204,8 +204,8 @@ const NOT_SAID_BUT_OVER_HTTP: &str = "This server says whose idempotency keys it
     `IdempotencyBuilder::with_one_caller` (where only the process that started the server calls \
     it so) or `with_scope_from`.";
 
-const NEEDS_RMCP: &str = "This server says whose idempotency keys it is given by what rmcp knows of \
-    a call, and this call did not come through rmcp, so it was not executed. Its author must call \
+const NEEDS_RMCP: &str = "This server needs rmcp's request context to tell whose idempotency keys it \
+    receives, and this call did not come through rmcp, so it was not executed. Its author must call \
     `IdempotencyBuilder::with_scope_from_http`, `with_one_caller` or `with_fixed_scope`.";
 
 fn contradiction(one: &str, other: &str) -> BuildError {

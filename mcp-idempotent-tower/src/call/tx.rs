@@ -118,7 +118,7 @@ pub(super) fn borrow<S: TransactionStore>(lent: &Lent<S>) -> Result<Tx<S>, Error
 
 /// Not marked as `NotExecuted`: a handler may ask for the transaction after it has acted elsewhere.
 fn refused(message: &str) -> ErrorData {
-    tracing::error!(message, "a handler could not have the transaction");
+    tracing::error!(message, "a handler could not get the transaction");
     let refusal = Refusal::new(
         ErrorKind::Misconfigured,
         CommitOutcome::NotCommitted,

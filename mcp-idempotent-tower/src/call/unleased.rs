@@ -1,4 +1,4 @@
-//! What stands in for a lease in a call that nothing protects.
+//! Stands in for a lease in an unprotected call.
 
 use std::{
     any::Any,

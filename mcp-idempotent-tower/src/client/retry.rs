@@ -92,7 +92,7 @@ impl Repeat {
         match failure {
             Failure::NotRun(_) => true,
             Failure::Lost { .. } => self.is_keyed || self.is_safe,
-            // A refusal is one server's statement about one key. Without a key of ours it may be about
+            // A refusal is one server's statement about one key. Without our own key it may be about
             // another call, whatever it says about the outcome.
             Failure::Refused(refusal) => {
                 (self.is_keyed || self.is_safe) && asks_for_a_repeat(refusal)

@@ -41,7 +41,7 @@ impl<S: Store> IdempotencyBuilder<S> {
 
     /// As [`with_scope_from`](Self::with_scope_from), for calls over HTTP, from the request's head and what
     /// an authentication layer left in its extensions. Other calls that would be deduplicated are
-    /// refused, unless [`with_one_caller`](Self::with_one_caller) is said as well.
+    /// refused, unless [`with_one_caller`](Self::with_one_caller) is also set.
     ///
     /// ```
     /// # use mcp_idempotent_tower::{Denied, Idempotency, MemoryStore, Scope};
@@ -70,7 +70,7 @@ impl<S: Store> IdempotencyBuilder<S> {
     /// pipe within a process. With this setting they get each other's results.**
     ///
     /// Calls over HTTP that would be deduplicated are refused, unless
-    /// [`with_scope_from_http`](Self::with_scope_from_http) is said as well.
+    /// [`with_scope_from_http`](Self::with_scope_from_http) is also set.
     #[must_use]
     pub fn with_one_caller(self) -> Self {
         self.say("with_one_caller", ScopeSource::OneCaller)
@@ -164,7 +164,7 @@ impl<S: Store> IdempotencyBuilder<S> {
     }
 
     /// Limits how many new calls each scope may begin in each `period`, over all processes that share the
-    /// store. What exactly it bounds is said at
+    /// store. What exactly it bounds is described at
     /// [`EngineBuilder::with_new_calls_per_scope`](mcp_idempotent_core::engine::EngineBuilder::with_new_calls_per_scope).
     #[must_use]
     pub fn with_new_calls_per_scope(mut self, most: u32, period: Duration) -> Self {

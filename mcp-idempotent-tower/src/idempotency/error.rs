@@ -19,7 +19,7 @@ impl BuildError {
     pub(crate) fn of_one_name(name: &str) -> Self {
         Self::new(format!(
             "two tools are recorded under the name `{name}`, and would get each other's results; \
-             `also_known_as` is the earlier name of one tool that is gone"
+             give `also_known_as` only a name that no tool has any more"
         ))
     }
 }

@@ -15,7 +15,7 @@ impl<S: OperatorStore> Idempotency<S> {
     ///
     /// # Errors
     ///
-    /// The store could not be asked. Nothing was changed.
+    /// The store could not be queried. Nothing was changed.
     pub async fn list(&self, query: &RecordQuery) -> Result<Vec<RecordInfo>, StoreError> {
         self.engine.list(query).await
     }
@@ -24,7 +24,7 @@ impl<S: OperatorStore> Idempotency<S> {
     ///
     /// # Errors
     ///
-    /// The store could not be asked. Nothing was changed.
+    /// The store could not be queried. Nothing was changed.
     pub async fn show(&self, id: RecordId) -> Result<Option<RecordInfo>, StoreError> {
         self.engine.show(id).await
     }
@@ -51,7 +51,7 @@ impl<S: OperatorStore> Idempotency<S> {
     ///
     /// # Errors
     ///
-    /// The store could not be asked; after a lost connection the record may be resolved.
+    /// The store could not be queried; after a lost connection the record may be resolved.
     pub async fn resolve(
         &self,
         id: RecordId,

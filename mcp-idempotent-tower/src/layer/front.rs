@@ -94,12 +94,12 @@ impl<S: Store> IdempotencyLayer<S> {
         Arc::clone(rule.policy_for(rule::is_read_only(tool)))
     }
 
-    /// The policy of an annotated tool: what the annotation says, over the server's policy. The tool's
-    /// definition is made without the server, so by itself it only says the first.
+    /// The policy of an annotated tool: its annotation, over the server's policy. The tool's definition is
+    /// made without the server, so on its own it holds only the annotation.
     fn annotated(&self, tool: Option<&Tool>) -> Option<Policy> {
         let options = contract::options_of(tool?)?;
         let base = &self.shared.idempotency.settings().policy;
-        // Against the store's limit it is checked where the tool is called.
+        // The store's limit is checked when the tool is called.
         let policy = options.policy.for_tool(base, options.policy_use(), None);
         Some(policy.unwrap_or_else(|_| options.policy.over(base)))
     }

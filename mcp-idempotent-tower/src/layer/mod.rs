@@ -49,7 +49,7 @@
 //! - `ConcurrencyLimit`, `RateLimit` and `Buffer` for handlers belong **below**: above, waiting
 //!   duplicates hold their permits. Measured with 64 duplicates of a call of 250 ms and a limit of 16:
 //!   a call with another key takes 0.3 ms with the limit below, and the full 250 ms with it above.
-//! - `LoadShed` directly above a limit below the layer refuses new executions, while replays are still
+//! - `LoadShed` directly above a limit below the layer refuses new calls, while replays are still
 //!   answered. Above the layer it only reacts to limits between the two.
 //!
 //! # Caveats
@@ -86,7 +86,7 @@
 //! let server = Mailer.idempotent(IdempotencyLayer::new(idempotency.clone(), Rule::lease(OnError::InDoubt))?);
 //! # drop(server);
 //!
-//! // What an error means must be said: it decides whether a retry may run.
+//! // What an error means must be set: it decides whether a retry may run.
 //! let refused = IdempotencyLayer::new(idempotency, Rule::lease(OnError::Default));
 //! assert!(refused.is_err());
 //! # Ok(())

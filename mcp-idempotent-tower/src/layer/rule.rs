@@ -85,7 +85,7 @@ impl<S: TransactionStore> Rule<S> {
 }
 
 impl<S: Store> Rule<S> {
-    /// Lease mode: the effect is outside the store. There is at most one execution; if the server crashes
+    /// Lease mode: the effect is outside the store. The handler runs at most once; if the server crashes
     /// halfway, the outcome is unknown. `on_error` says what an error of the handler means:
     /// [`OnError::InDoubt`] (it does not prove that nothing happened) or [`OnError::Release`] (it does,
     /// or a repeat is safe).
@@ -234,7 +234,7 @@ impl<S> Rule<S> {
         self
     }
 
-    /// Lease mode: what a result with `isError` means for the record. It goes before
+    /// Lease mode: what a result with `isError` means for the record. It takes precedence over
     /// [`with_on_error`](Self::with_on_error), which decides if this is not set.
     #[must_use]
     pub const fn with_on_error_result(mut self, on_error_result: OnErrorResult) -> Self {
@@ -242,8 +242,8 @@ impl<S> Rule<S> {
         self
     }
 
-    /// Lease mode: asks this function what a result with `isError` means for the record. It goes before
-    /// [`with_on_error_result`](Self::with_on_error_result).
+    /// Lease mode: asks this function what a result with `isError` means for the record. It takes
+    /// precedence over [`with_on_error_result`](Self::with_on_error_result).
     ///
     /// ```
     /// # use mcp_idempotent_tower::{MemoryStore, OnError, OnErrorResult, layer::Rule};

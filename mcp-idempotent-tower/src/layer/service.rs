@@ -63,7 +63,7 @@ where
 
     fn call(&mut self, call: ToolCall) -> Self::Future {
         let inner = self.inner.clone();
-        // Without another future if possible: each one that a waiting duplicate is in takes memory.
+        // Avoid another future: each costs memory per waiting duplicate.
         if let Some(tool) = call.known_tool() {
             return answer(&self.layer, inner, call, Some(&tool));
         }
@@ -77,7 +77,7 @@ where
     }
 }
 
-/// The author's code panicked that says which rule a tool has.
+/// The author's predicate that chooses a rule panicked.
 fn panicked<S>(layer: &IdempotencyLayer<S>) -> ToolResult {
     let refusal = refusal::panicked_before();
     result::refuse(&layer.shared.idempotency, Reader::ANY, &refusal)

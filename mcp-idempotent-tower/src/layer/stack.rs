@@ -72,7 +72,7 @@ impl<H: ServerHandler> Service<ToolCall> for HandlerService<H> {
             })
             .await;
             if did_nothing {
-                // From here on for the layer that executes the call.
+                // Marked again, now for the layer that runs the call.
                 NotExecuted::mark_answer(&mut result);
                 if let Some(observed) = observed {
                     observed.did_nothing();
@@ -100,9 +100,9 @@ impl<H> fmt::Debug for HandlerService<H> {
 
 /// A stack of services that a server can call: `Service<ToolCall, Response = CallToolResponse>`
 /// that is `Clone + Send + Sync + 'static` with an error that can be told to a client. Implemented
-/// for every one that is.
+/// for every such service.
 ///
-/// A service that is not `Clone` or not `Sync` is refused, because calls come at the same time:
+/// A service that is not `Clone` or not `Sync` is refused, because calls run concurrently:
 ///
 /// ```compile_fail
 /// # use mcp_idempotent_tower::ServerExt; use tower::{limit::RateLimitLayer, layer::layer_fn, util::BoxCloneService};
@@ -127,7 +127,7 @@ impl<H> fmt::Debug for HandlerService<H> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot answer the tool calls of a server",
     label = "not a `Service<ToolCall, Response = CallToolResponse>` that is `Clone + Send + Sync + 'static`",
-    note = "calls come at the same time, so each is given a clone of the stack: put `BufferLayer` above a service that is not `Clone` (such as tower's `RateLimit`), and `BoxCloneSyncService` in the place of `BoxCloneService`",
+    note = "calls run concurrently, so each is given a clone of the stack: put `BufferLayer` above a service that is not `Clone` (such as tower's `RateLimit`), and `BoxCloneSyncService` instead of `BoxCloneService`",
     note = "the service's error must be `ErrorData`, `BoxError`, `Infallible` or another type with `IntoErrorData`, and its future must be `Send`"
 )]
 pub trait ToolService:

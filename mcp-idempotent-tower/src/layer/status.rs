@@ -43,7 +43,7 @@ pub(super) struct Asked {
 impl Asked {
     /// # Errors
     ///
-    /// The params are not what they must be.
+    /// The params are malformed.
     pub(super) fn parse(params: Option<Value>) -> Result<Self, ErrorData> {
         let mut params = match params {
             Some(Value::Object(params)) => params,
@@ -70,7 +70,7 @@ impl Asked {
 
 /// # Errors
 ///
-/// The request does not identify a call, the caller may not ask, or the store could not be asked. Nothing
+/// The request does not identify a call, the caller may not ask, or the store could not be queried. Nothing
 /// was changed.
 pub(super) async fn answer<S: Store>(
     idempotency: &Idempotency<S>,
@@ -94,7 +94,7 @@ pub(super) async fn answer<S: Store>(
         .map_err(|no_scope| refused(Refusal::from(no_scope).into_unanswered()))?;
     if let Some(hook) = &idempotency.settings().authorize {
         let Some(tool) = &asked.tool else {
-            return Err(malformed("this server wants the `tool` to be named"));
+            return Err(malformed("this server requires `tool`"));
         };
         (hook.0)(context, tool)
             .await

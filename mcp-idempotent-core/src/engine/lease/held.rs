@@ -26,7 +26,7 @@ pub enum NotCurrent {
     /// The lease is lost: it lapsed, an operator resolved the record, or another attempt took over.
     /// What the handler does from now on is not recorded, and may be done twice.
     Fenced,
-    /// The store could not be asked in time.
+    /// The store could not be queried in time.
     Unconfirmed(StoreError),
 }
 

@@ -24,7 +24,7 @@ const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 const REFUSED_FOR: u32 = 64;
 const LONGEST_REFUSAL: Duration = Duration::from_secs(10);
 
-/// What is left of the record of a ticket when its lease has ended.
+/// How long a ticket's record outlives its lease.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(1);
 
 /// Counts the new calls of each scope.
@@ -40,7 +40,7 @@ pub(in crate::engine) struct Quota {
 struct Scopes {
     /// By the id of the scope's first ticket.
     counts: HashMap<RecordId, Count>,
-    /// When the counts reach this number, those that are over are removed.
+    /// When there are this many counts, those whose tickets have ended are removed.
     swept_at: usize,
 }
 
@@ -89,7 +89,7 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// The store could not be asked. A ticket may be lost until its lease ends.
+    /// The store could not be queried. A ticket may be lost until its lease ends.
     pub(in crate::engine) async fn allow<S: Store>(
         self: &Arc<Self>,
         store: &S,
@@ -151,7 +151,7 @@ impl Quota {
 }
 
 enum Taken {
-    /// One call, of a ticket that ends then.
+    /// One call from a ticket that ends at this time.
     Until(Instant),
     /// The store said no a moment ago.
     Refused,
@@ -176,7 +176,7 @@ impl Scopes {
         }
     }
 
-    /// Forgets the scopes that are over, before the list grows.
+    /// Drops scopes whose tickets have ended, before the list grows.
     fn sweep(&mut self, now: Instant) {
         if self.counts.len() < self.swept_at {
             return;

@@ -42,7 +42,7 @@ use crate::{
     store::{Store, StoreError, StoreErrorKind},
 };
 
-/// The longest time that a question may take, and that a call waits for the answer.
+/// How long one check may take, and how long a call waits for it.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 impl<S: Store> Engine<S> {
@@ -72,8 +72,8 @@ impl<S: Store> Engine<S> {
 }
 
 impl<S: Store> Inner<S> {
-    /// Whether calls may be served. It waits for the store until the store's first yes, and again when
-    /// that yes is too old.
+    /// Whether calls may be served. It waits until the store has confirmed the secret for the first
+    /// time, and again when the last confirmation is too old.
     pub(super) async fn check_secret(self: &Arc<Self>) -> Answer {
         let mut asking = {
             let mut state = self.secret_check.lock();
@@ -114,7 +114,7 @@ impl<S: Store> Inner<S> {
         answer
     }
 
-    /// Learns the answer to the question that was asked at this moment.
+    /// Learns the result of the check that began at this moment.
     fn learn(&self, asked: Instant, answer: &Answer) {
         let mut state = self.secret_check.lock();
         *state = match (answer, &*state) {
@@ -123,7 +123,7 @@ impl<S: Store> Inner<S> {
             (Err(Unchecked::Store(error)), State::Fits { .. }) => {
                 tracing::warn!(
                     error = error as &dyn std::error::Error,
-                    "the store could not be asked again about the secret"
+                    "the secret could not be checked again"
                 );
                 return;
             }

@@ -18,8 +18,9 @@ use crate::{
 const KEPT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl<S: Store> Inner<S> {
-    /// Says that a process with only secret `number` serves. It does not, if the secret has changed by
-    /// then: it looks after it has said so, and who changes the secret looks after the change.
+    /// Announces that a process with only secret `number` serves. The process announces itself first
+    /// and then checks the secret again; whoever changes the secret looks for announcements afterwards.
+    /// So one of the two always notices the other.
     pub(super) async fn stay_unaware(
         &self,
         application: &Application,

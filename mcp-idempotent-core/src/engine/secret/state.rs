@@ -12,8 +12,9 @@ use crate::{error::Refusal, refusal, store::StoreError};
 /// The shortest time between two questions of a serving process. They run beside its calls.
 pub(super) const CHECKED_EVERY: Duration = Duration::from_secs(10);
 
-/// How long a yes counts, from its question on. A process that had no calls, or whose questions fail,
-/// does not keep its "unaware" alive, so meanwhile the application may have moved on to another secret.
+/// How long a confirmation is trusted, counted from when the store was asked. A process that had no
+/// calls, or whose checks fail, does not keep its "unaware" alive, so meanwhile the application may have
+/// moved on to another secret.
 pub(super) const BELIEVED_FOR: Duration = CHECKED_EVERY.saturating_mul(2);
 
 /// Why this process may not rely on its secret.
@@ -48,17 +49,17 @@ pub(super) type Answer = Result<(), Unchecked>;
 
 #[derive(Debug, Default)]
 pub(super) enum State {
-    /// Nobody has asked, or the last answer was not yes. The next call asks again, because the cause
-    /// may be repaired while the server runs.
+    /// Not checked yet, or the last check did not confirm the secret. The next call checks again,
+    /// because the cause may be repaired while the server runs.
     #[default]
     Unknown,
-    /// All calls wait for the question that was asked at this moment.
+    /// All calls wait for the check that began at this moment.
     Asking(Instant, watch::Receiver<Option<Answer>>),
-    /// A question has been answered with yes.
+    /// The store has confirmed the secret.
     Fits {
-        /// When that question was asked. From then on the yes counts for a time.
+        /// When that check began. It is trusted for a time from then on.
         yes: Instant,
-        /// When the last question was asked, whatever became of it.
+        /// When the last check began, whatever came of it.
         asked: Instant,
     },
 }

@@ -7,7 +7,7 @@ use redis::{ConnectionInfo, IntoConnectionInfo};
 use super::{RedisStore, Shared, error::store_error, link::Link};
 use crate::store::{StoreError, StoreErrorKind};
 
-/// What the keys of a store begin with, unless it says otherwise.
+/// The default key prefix.
 const DEFAULT_PREFIX: &str = "mcp_idempotent";
 
 impl RedisStore {

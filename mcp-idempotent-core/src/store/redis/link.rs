@@ -22,7 +22,7 @@ pub(super) struct Link {
 
 #[derive(Default)]
 struct Current {
-    /// Which connection this is, so that each is given up once.
+    /// The connection's number, so that it is replaced only once.
     number: u64,
     connection: Option<Connection>,
 }

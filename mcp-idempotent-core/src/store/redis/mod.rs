@@ -54,8 +54,8 @@
 //!   [the wait bound](RedisStoreBuilder::with_wait_bound), or refused as
 //!   [`Unavailable`](StoreErrorKind::Unavailable). A connection that falls silent is replaced.
 //! - **Versions.** Redis 6 or later, and Valkey. Tested with Redis 7.0. A proxy must pass scripts on.
-//!   Sentinel is not asked: give an address that follows the primary.
-//! - **TLS** is yours to choose: for `rediss://` give the crate `redis` one of its TLS features, such
+//!   Sentinel is not supported: give an address that follows the primary.
+//! - **TLS** is up to you: for `rediss://` give the crate `redis` one of its TLS features, such
 //!   as `tokio-rustls-comp`.
 //! - **Rights.** A user for this store alone, with the default key prefix:
 //!
@@ -90,7 +90,8 @@ use crate::{
     store::{StoreError, StoreErrorKind},
 };
 
-/// How often a call is sent if its connection is lost. A script that has already run knows itself.
+/// How often a call is sent if its connection is lost. A script recognises that it has already
+/// run.
 const TRIES: u32 = 2;
 
 /// Keeps records on a Redis or Valkey server. Clones share one connection. See the [module](self).

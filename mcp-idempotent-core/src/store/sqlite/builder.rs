@@ -106,7 +106,7 @@ impl SqliteStoreBuilder {
         }
     }
 
-    /// How long a call waits for the writer. Renewing and ending a running lease goes before all
+    /// How long a call waits for the writer. Renewing and ending a running lease takes precedence over all
     /// handlers that queue in this process. It still has to wait for the handler that has the
     /// writer, so its bound is the transaction limit plus this.
     pub fn with_wait_bound(mut self, wait_bound: Duration) -> Self {

@@ -33,7 +33,7 @@ const LONGEST_REST: Duration = Duration::from_millis(30);
 /// Where to queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Line {
-    /// For a short statement that a lease depends on. It goes before the other line.
+    /// For a short statement that a lease depends on. It takes precedence over the other line.
     Lease,
     /// For everything else.
     Ordinary,

@@ -92,8 +92,8 @@ pub(super) struct Statements {
     pub(super) resolve_as_free: SqlStr,
     /// `?1` → whether there is a row.
     pub(super) exists: SqlStr,
-    /// `?1` age, `?2` what the tools of records begin with that are no calls → a row if an older call
-    /// is in progress or in doubt.
+    /// `?1` age, `?2` tool-name prefix of records that are not calls → a row if an older call is in
+    /// progress or in doubt.
     pub(super) unsettled: SqlStr,
     /// → now.
     pub(super) now: SqlStr,
@@ -206,8 +206,7 @@ impl Statements {
                  purge_at = excluded.purge_at, sweep_at = excluded.sweep_at \
                  WHERE state = {RELEASED}"
             )),
-            // A restored backup would count again what was counted since. With the time, tokens grow
-            // then too.
+            // After a restored backup a plain counter would repeat tokens; the time prevents that.
             next_token: sql(format!(
                 "UPDATE {store} SET last_token = max(last_token + 1, {NOW}) RETURNING last_token"
             )),

@@ -42,7 +42,7 @@ impl<S> Compiled<S> {
 }
 
 impl<S> Rule<S> {
-    /// As [`compile`](Self::compile), for a rule that may be the one of several tools.
+    /// As [`compile`](Self::compile), for a rule that may apply to several tools.
     pub(in crate::layer) fn compile_for_many(
         self,
         whose: &str,
@@ -77,7 +77,7 @@ impl<S> Rule<S> {
         };
         if self.classify.is_some() && !matches!(self.kind, Kind::Lease) {
             return Err(BuildError::new(format!(
-                "{whose}: error results are classified in lease mode only; leave that out"
+                "{whose}: error results are classified in lease mode only; remove the classifier"
             )));
         }
         let policy = self

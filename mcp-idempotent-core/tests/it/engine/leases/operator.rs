@@ -194,7 +194,7 @@ fn a_resolution_needs_a_name_and_a_reason_that_say_something() {
         Audit::new("", "why")
             .unwrap_err()
             .to_string()
-            .contains("who and why")
+            .contains("`who` and `why`")
     );
 }
 
