@@ -64,6 +64,7 @@ mod harness;
 mod interference;
 #[expect(missing_docs, reason = "each function's name is its rule")]
 mod lease;
+pub mod model;
 #[expect(missing_docs, reason = "each function's name is its rule")]
 mod operator;
 #[expect(missing_docs, reason = "each function's name is its rule")]
@@ -76,10 +77,11 @@ mod step;
 mod transaction;
 #[expect(missing_docs, reason = "each function's name is its rule")]
 mod unsettled;
+mod walk;
 
 pub use self::harness::{Harness, HarnessResult, SqlHarness, TransactionHarness};
 #[doc(hidden)]
 pub use self::{
     attempt::*, dropped::*, guard::*, interference::*, lease::*, operator::*, resolving::*,
-    retention::*, transaction::*, unsettled::*,
+    retention::*, transaction::*, unsettled::*, walk::*,
 };

@@ -40,6 +40,7 @@ macro_rules! store_conformance {
             an_old_call_is_noticed_until_it_is_settled
             an_old_call_that_lapsed_is_noticed_as_long_as_it_is_kept
             what_is_free_or_no_call_is_not_noticed
+            every_sequence_of_operations_is_answered_as_the_model_says
         }
     };
 }
@@ -59,6 +60,7 @@ macro_rules! operator_store_conformance {
             only_what_was_seen_is_resolved
             who_and_why_and_the_tool_may_be_any_text
             the_trail_of_a_free_key_is_swept_when_it_has_been_kept
+            every_sequence_with_an_operator_is_answered_as_the_model_says
         }
     };
 }
