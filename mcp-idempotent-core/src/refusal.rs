@@ -13,7 +13,7 @@ use crate::{
     store::{StoreError, StoreErrorKind},
 };
 
-pub use self::ended::{of_unrecorded, still_held};
+pub use self::ended::{of_unrecorded, session_ended, session_ended_after_acting, still_held};
 pub(crate) use self::{
     ended::{
         commit_unknown, ended_by_handler, fenced, not_committed, not_committed_after_acting,

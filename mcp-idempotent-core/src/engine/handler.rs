@@ -1,10 +1,23 @@
 //! Running the author's handler. Its task knows which record it holds, its time is bounded, and its
 //! panic does not end the caller.
 
-use std::{cell::RefCell, fmt, future::Future, panic::AssertUnwindSafe, time::Duration};
+use std::{
+    cell::RefCell,
+    fmt,
+    future::Future,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::FutureExt as _;
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until},
+};
 use tracing::Instrument as _;
 
 use crate::{fingerprint::RecordId, policy::Policy, telemetry::ObservedCall};
@@ -22,6 +35,8 @@ pub enum Interrupted {
     Panicked,
     /// It held its transaction for longer than its policy or the store allows, and was dropped.
     OverTime,
+    /// The session of its transaction had ended, so it worked in vain, and was dropped.
+    SessionEnded,
 }
 
 impl fmt::Display for Interrupted {
@@ -29,6 +44,7 @@ impl fmt::Display for Interrupted {
         f.write_str(match self {
             Self::Panicked => "the handler panicked",
             Self::OverTime => "the handler held its transaction for too long",
+            Self::SessionEnded => "the session of the handler's transaction ended",
         })
     }
 }
@@ -41,11 +57,11 @@ pub(super) fn is_held_by_this_task(id: RecordId) -> bool {
         .unwrap_or(false)
 }
 
-/// Runs a handler of the record `id`, until `over_time` resolves.
+/// Runs a handler of the record `id`, until `over` resolves.
 pub(super) async fn run<T>(
     id: RecordId,
     observed: &ObservedCall,
-    over_time: impl Future<Output = ()>,
+    over: impl Future<Output = Interrupted>,
     handler: impl Future<Output = T>,
 ) -> Result<T, Interrupted> {
     let _timed = observed.handler();
@@ -54,39 +70,61 @@ pub(super) async fn run<T>(
         .unwrap_or_default();
     held.push(id);
     let handler = handler.instrument(observed.span());
-    bounded(over_time, HELD.scope(RefCell::new(held), handler)).await
+    bounded(over, HELD.scope(RefCell::new(held), handler)).await
 }
 
-/// Runs the handler of an unprotected call, until `over_time` resolves.
+/// Runs the handler of an unprotected call, until `over` resolves and says why it is dropped.
 ///
 /// # Errors
 ///
 /// [`Interrupted`]. Roll the transaction back then.
 pub async fn bounded<T>(
-    over_time: impl Future<Output = ()>,
+    over: impl Future<Output = Interrupted>,
     handler: impl Future<Output = T>,
 ) -> Result<T, Interrupted> {
     tokio::select! {
         biased;
         ended = AssertUnwindSafe(handler).catch_unwind() => ended.map_err(|_| Interrupted::Panicked),
-        () = over_time => Err(Interrupted::OverTime),
+        why = over => Err(why),
     }
 }
 
-/// Tells a handler in transaction mode to stop. Clones tell the same handler.
+/// Tells a handler that has a transaction to stop. Clones tell the same handler.
 #[derive(Debug, Clone, Default)]
-pub struct Stop(watch::Sender<bool>);
+pub struct Stop(Arc<Told>);
+
+/// What a [`Stop`] shares.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    told: AtomicBool,
+    now: Notify,
+}
 
 impl Stop {
     /// Tells the handler to stop.
     pub fn tell(&self) {
-        self.0.send_replace(true);
+        self.0.tell();
     }
 
     /// Resolves when the handler is told to stop.
     pub async fn told(&self) {
-        // The channel lives as long as this.
-        drop(self.0.subscribe().wait_for(|told| *told).await);
+        self.0.told().await;
+    }
+}
+
+impl Told {
+    fn tell(&self) {
+        self.told.store(true, Ordering::Release);
+        self.now.notify_waiters();
+    }
+
+    pub(super) async fn told(&self) {
+        // Listen before looking, so that no change in between is missed.
+        let mut now = std::pin::pin!(self.now.notified());
+        now.as_mut().enable();
+        if !self.told.load(Ordering::Acquire) {
+            now.await;
+        }
     }
 }
 
@@ -105,30 +143,67 @@ impl TimeLimit {
     pub fn new(policy: &Policy, of_store: Option<Duration>) -> Self {
         let shorter = |one: Option<Duration>, other| one.into_iter().chain(other).min();
         let timeout = policy.transaction_timeout;
-        let grace = |time: Duration| time.min(Policy::LONGEST_GRACE);
+        let of_store = Self::of_store(of_store);
         Self {
-            told: shorter(timeout, of_store.map(|limit| limit - grace(limit / 10))),
-            dropped: shorter(timeout.map(|time| time + grace(time)), of_store),
+            told: shorter(timeout, of_store.told),
+            dropped: shorter(timeout.map(|time| time + grace(time)), of_store.dropped),
         }
     }
 
-    /// Tells the handler to stop when its time is over, and resolves when it must be dropped.
-    pub async fn over(self, stop: &Stop) {
+    /// The limit of a store alone.
+    pub(super) fn of_store(limit: Option<Duration>) -> Self {
+        Self {
+            told: limit.map(|limit| limit - grace(limit / 10)),
+            dropped: limit,
+        }
+    }
+
+    /// Tells the handler to stop when its time is over, or when the session of its transaction has
+    /// ended (see [`TransactionStore::session_over`](crate::TransactionStore::session_over)). Resolves
+    /// when it must be dropped: a session that has ended leaves it
+    /// [`Policy::LONGEST_GRACE`](crate::Policy::LONGEST_GRACE).
+    pub async fn over(
+        self,
+        stop: &Stop,
+        session_over: Option<impl Future<Output = ()>>,
+    ) -> Interrupted {
+        self.over_since(Instant::now(), &stop.0, session_over).await
+    }
+
+    /// Like [`over`](Self::over), for a transaction that was begun at `begun`.
+    pub(super) async fn over_since(
+        self,
+        begun: Instant,
+        stop: &Told,
+        session_over: Option<impl Future<Output = ()>>,
+    ) -> Interrupted {
+        let until = |limit: Option<Duration>| async move {
+            match limit {
+                Some(limit) => sleep_until(begun + limit).await,
+                None => std::future::pending().await,
+            }
+        };
         let told = async {
-            after(self.told).await;
+            until(self.told).await;
             stop.tell();
-            std::future::pending::<()>().await;
+            std::future::pending().await
+        };
+        let session_over = async {
+            match session_over {
+                Some(over) => over.await,
+                None => std::future::pending().await,
+            }
+            stop.tell();
+            sleep(Policy::LONGEST_GRACE).await;
         };
         tokio::select! {
-            () = after(self.dropped) => {}
-            () = told => {}
+            () = until(self.dropped) => Interrupted::OverTime,
+            why = told => why,
+            () = session_over => Interrupted::SessionEnded,
         }
     }
 }
 
-async fn after(limit: Option<Duration>) {
-    match limit {
-        Some(limit) => sleep(limit).await,
-        None => std::future::pending().await,
-    }
+fn grace(time: Duration) -> Duration {
+    time.min(Policy::LONGEST_GRACE)
 }

@@ -6,12 +6,12 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::Notify, time::Instant};
 
-use super::lent::{Borrowed, Closed, Lent, lock};
+use super::{
+    handler::{Interrupted, TimeLimit, Told},
+    lent::{Borrowed, Closed, Lent, lock},
+};
 use crate::store::{CallInfo, Claimed, End, Ended, StoreError, StoreErrorKind, TransactionStore};
 
 /// Why a handler could not get a transaction in addition to its outside call.
@@ -55,9 +55,17 @@ impl std::error::Error for BeginError {
 #[derive(Default)]
 pub struct LateTransaction {
     stage: Mutex<Stage>,
-    /// The time by which the handler must have returned.
-    limit: Mutex<Option<Instant>>,
-    limited: Notify,
+    /// What ends the handler's time, until [`over`](Self::over) takes it.
+    bounds: Mutex<Option<Bounds>>,
+    bounded: Notify,
+    stop: Told,
+}
+
+/// What ends the time of a handler that has begun its transaction.
+struct Bounds {
+    begun: Instant,
+    limit: TimeLimit,
+    session_over: Option<BoxFuture<'static, ()>>,
 }
 
 #[derive(Default)]
@@ -125,6 +133,11 @@ impl LateTransaction {
             }
             Err(error) => return Err(BeginError::Store(error)),
         };
+        let bounds = Bounds {
+            begun: Instant::now(),
+            limit: TimeLimit::of_store(store.transaction_limit()),
+            session_over: store.session_over(&transaction),
+        };
         let lent = Lent::new(Arc::clone(store), transaction);
         let borrowed = lent.borrow().map_err(|_| BeginError::Ended)?;
         let mut stage = lock(undo.0);
@@ -136,28 +149,39 @@ impl LateTransaction {
             lent,
         }));
         drop(stage);
-        if let Some(limit) = store.transaction_limit() {
-            *lock(&self.limit) = Some(Instant::now() + limit);
-            self.limited.notify_waiters();
-        }
+        *lock(&self.bounds) = Some(bounds);
+        self.bounded.notify_waiters();
         Ok(borrowed)
     }
 
-    /// Resolves when the handler has held the transaction for longer than its store allows.
-    pub async fn over_time(&self) {
-        // Listen before looking, so that no change in between is missed.
-        let mut limited = std::pin::pin!(self.limited.notified());
-        limited.as_mut().enable();
-        let limit = *lock(&self.limit);
-        let limit = match limit {
-            Some(limit) => limit,
-            None => {
-                limited.await;
-                let limit = *lock(&self.limit);
-                limit.unwrap_or_else(Instant::now)
+    /// Resolves when the handler must be dropped, because it has held the transaction for longer than
+    /// its store allows, or because the transaction's session has ended. Before that the handler is
+    /// [told to stop](Self::told_to_stop).
+    pub async fn over(&self) -> Interrupted {
+        let Bounds {
+            begun,
+            limit,
+            session_over,
+        } = self.bounds().await;
+        limit.over_since(begun, &self.stop, session_over).await
+    }
+
+    async fn bounds(&self) -> Bounds {
+        loop {
+            // Listen before looking, so that no change in between is missed.
+            let mut bounded = std::pin::pin!(self.bounded.notified());
+            bounded.as_mut().enable();
+            if let Some(bounds) = lock(&self.bounds).take() {
+                return bounds;
             }
-        };
-        sleep_until(limit).await;
+            bounded.await;
+        }
+    }
+
+    /// Resolves when the handler should stop, because what it writes can no longer be committed or its
+    /// time is nearly over. It is watched by [`over`](Self::over).
+    pub async fn told_to_stop(&self) {
+        self.stop.told().await;
     }
 
     /// Whether a transaction was begun and is not closed.

@@ -10,7 +10,6 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use tokio::time::sleep;
 use tracing::Instrument as _;
 
 use super::{
@@ -27,7 +26,7 @@ use crate::{
     answer::Answer,
     fingerprint::RecordId,
     handler_result::HandlerResult,
-    policy::{OnDoubt, Policy},
+    policy::OnDoubt,
     refusal,
     store::{End, Ended, TransactionStore},
     telemetry::{Mode, ObservedCall, Outcome},
@@ -115,28 +114,19 @@ impl<S: TransactionStore> TransactionAttempt<S> {
     pub async fn run<T>(&self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
         let lead = &*self.lead;
         let limit = TimeLimit::new(&lead.policy, self.store.transaction_limit());
-        let over_time = async {
+        let session_over = lock(&self.session_over).take();
+        let over = async {
             let lost = async {
                 lead.guard_lost().await;
                 self.stop.tell();
-                std::future::pending::<()>().await;
-            };
-            let session_over = lock(&self.session_over).take();
-            let session_over = async {
-                match session_over {
-                    Some(over) => over.await,
-                    None => std::future::pending().await,
-                }
-                self.stop.tell();
-                sleep(Policy::LONGEST_GRACE).await;
+                std::future::pending().await
             };
             tokio::select! {
-                () = limit.over(&self.stop) => {}
-                () = lost => {}
-                () = session_over => {}
+                why = limit.over(&self.stop, session_over) => why,
+                why = lost => why,
             }
         };
-        handler::run(lead.identity.id, &lead.observed, over_time, handler).await
+        handler::run(lead.identity.id, &lead.observed, over, handler).await
     }
 
     /// Ends the transaction as the handler's result and the policy require, and returns the

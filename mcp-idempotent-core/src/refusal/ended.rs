@@ -38,6 +38,23 @@ pub(crate) fn not_committed(error: StoreError) -> Refusal {
     .with_source(error)
 }
 
+/// The session of the handler's transaction ended while the handler ran, before a commit was sent.
+#[must_use]
+pub fn session_ended() -> Refusal {
+    tracing::warn!("the session of a handler's transaction ended; nothing was committed");
+    Refusal::new(
+        ErrorKind::NotCommitted,
+        CommitOutcome::NotCommitted,
+        Action::RetrySameKey,
+        "The database ended the call's session while the tool ran; nothing was changed. Send the call \
+         again with the same key.",
+    )
+    .with_message_without_key(
+        "The database ended the call's session while the tool ran; nothing was changed. Send exactly \
+         the same call again.",
+    )
+}
+
 pub(crate) fn commit_unknown(error: StoreError) -> Refusal {
     tracing::error!(
         error = &error as &dyn std::error::Error,
@@ -165,6 +182,20 @@ pub(crate) fn not_committed_after_acting(error: StoreError, on_doubt: OnDoubt) -
         error = &error as &dyn std::error::Error,
         "a handler's transaction could not be committed after its outside call; its call is in doubt"
     );
+    acted_in_vain(on_doubt).with_source(error)
+}
+
+/// The session of the handler's transaction ended while the handler ran, which may have acted outside the
+/// database before.
+#[must_use]
+pub fn session_ended_after_acting(on_doubt: OnDoubt) -> Refusal {
+    tracing::error!(
+        "the session of a handler's transaction ended after its outside call; its call is in doubt"
+    );
+    acted_in_vain(on_doubt)
+}
+
+fn acted_in_vain(on_doubt: OnDoubt) -> Refusal {
     match on_doubt {
         OnDoubt::Fail => Refusal::new(
             ErrorKind::OutcomeUnknown,
@@ -186,7 +217,6 @@ pub(crate) fn not_committed_after_acting(error: StoreError, on_doubt: OnDoubt) -
              may have taken effect. Send exactly the same call again, without adding a key.",
         ),
     }
-    .with_source(error)
 }
 
 /// The answer to a call that records nothing, by how its transaction ended. `None` if its own

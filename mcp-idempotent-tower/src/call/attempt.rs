@@ -205,16 +205,24 @@ impl Attempt {
         }
     }
 
-    /// Runs the handler as this attempt, and fires its cancellation token when the lease is lost.
+    /// Resolves when the handler should stop: its lease is lost, or its transaction will not commit.
+    async fn told_to_stop(&self) {
+        match &self.0 {
+            Kind::Leased(handle) => handle.told_to_stop().await,
+            Kind::Unleased(unleased) => unleased.told_to_stop().await,
+        }
+    }
+
+    /// Runs the handler as this attempt, and fires its cancellation token when it should stop.
     pub(crate) async fn during<F: Future>(self, ct: CancellationToken, handler: F) -> F::Output {
         let attempt = self.clone();
         let handler = CURRENT.scope(self, handler);
-        let lost = attempt.lost();
-        tokio::pin!(handler, lost);
+        let told = attempt.told_to_stop();
+        tokio::pin!(handler, told);
         tokio::select! {
             biased;
             output = &mut handler => return output,
-            () = lost => ct.cancel(),
+            () = told => ct.cancel(),
         }
         handler.await
     }

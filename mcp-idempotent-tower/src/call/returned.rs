@@ -4,8 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    Bytes, CommitOutcome, HandlerResult, Interrupted, Lent, OnErrorResult, Refusal, ResultKind,
-    TransactionStore, engine::Closed,
+    Bytes, CommitOutcome, HandlerResult, Interrupted, Lent, OnDoubt, OnErrorResult, Refusal,
+    ResultKind, TransactionStore,
+    engine::Closed,
+    refusal::{session_ended, session_ended_after_acting},
 };
 
 use super::refusal;
@@ -17,10 +19,25 @@ pub(super) struct NoResult {
 }
 
 impl NoResult {
-    pub(super) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Self {
+    /// In transaction mode: what the handler wrote is rolled back.
+    pub(super) fn rolled_back(why: Interrupted) -> Self {
         Self {
             kind: ResultKind::Interrupted,
-            refusal: refusal::interrupted(why, outcome),
+            refusal: match why {
+                Interrupted::SessionEnded => session_ended(),
+                why => refusal::interrupted(why, CommitOutcome::NotCommitted),
+            },
+        }
+    }
+
+    /// In lease mode: the handler may have acted outside.
+    pub(super) fn after_acting(why: Interrupted, on_doubt: OnDoubt) -> Self {
+        Self {
+            kind: ResultKind::Interrupted,
+            refusal: match why {
+                Interrupted::SessionEnded => session_ended_after_acting(on_doubt),
+                why => refusal::interrupted(why, CommitOutcome::Unknown),
+            },
         }
     }
 }

@@ -5,8 +5,7 @@ use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{
-    Begun, CommitOutcome, DetachOnDrop, HandlerResult, Lent, Refusal, Store, TransactionStore,
-    Verify,
+    Begun, DetachOnDrop, HandlerResult, Lent, Refusal, Store, TransactionStore, Verify,
     telemetry::{Mode, ObservedCall},
 };
 
@@ -69,7 +68,7 @@ where
             Ok(handler) => attempt
                 .run(until_told(stop, token, seal::run(handler)))
                 .await
-                .map_err(|why| NoResult::interrupted(why, CommitOutcome::NotCommitted)),
+                .map_err(NoResult::rolled_back),
             Err(not_started) => Err(not_started),
         };
         let (transaction, ran) = hand_back(&lent, ran, must_write);
@@ -124,13 +123,14 @@ where
     call.claimed(attempt.record());
     let handler = started(|| handler(*call, Attempt::leased(attempt.handle())));
     let running = rules.idempotency.one_more();
+    let on_doubt = rules.policy.on_doubt;
     DetachOnDrop::new(async move {
         let _running = running;
         let ran = match handler {
             Ok(handler) => attempt
                 .run(seal::run(handler))
                 .await
-                .map_err(|why| NoResult::interrupted(why, CommitOutcome::Unknown)),
+                .map_err(|why| NoResult::after_acting(why, on_doubt)),
             Err(not_started) => Err(not_started),
         };
         let answer = attempt.finish(&Seen(&ran)).await;

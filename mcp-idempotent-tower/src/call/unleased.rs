@@ -6,8 +6,8 @@ use std::{
 };
 
 use mcp_idempotent_core::{
-    BeginError, Borrowed, CallInfo, DownstreamKey, OnDoubt, Refusal, ResultKind, Store,
-    TransactionStore,
+    BeginError, Borrowed, CallInfo, DownstreamKey, Interrupted, OnDoubt, Refusal, ResultKind,
+    Store, TransactionStore,
     engine::{LateTransaction, Left},
     fingerprint::DownstreamSeed,
     refusal,
@@ -42,9 +42,14 @@ impl Unleased {
         })
     }
 
-    /// Ends when the handler has held its transaction for longer than its store allows.
-    pub(super) async fn over_time(&self) {
-        self.transaction.over_time().await;
+    /// Resolves when the handler must be dropped; see [`LateTransaction::over`].
+    pub(super) async fn over(&self) -> Interrupted {
+        self.transaction.over().await
+    }
+
+    /// Resolves when the handler should stop.
+    pub(super) async fn told_to_stop(&self) {
+        self.transaction.told_to_stop().await;
     }
 
     /// Different for every call.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    CallInfo, CommitOutcome, DetachOnDrop, HandlerResult, Lent, OnDoubt, OnError, Refusal,
-    ResultKind, Store, StoreError, TransactionStore,
+    CallInfo, DetachOnDrop, HandlerResult, Lent, OnDoubt, OnError, Refusal, ResultKind, Store,
+    StoreError, TransactionStore,
     engine::{Stop, TimeLimit, bounded},
     refusal,
     store::{Claimed, End, StoreErrorKind},
@@ -54,6 +54,7 @@ where
             return refusal.into();
         }
     };
+    let session_over = store.session_over(&transaction);
     let lent = Lent::new(Arc::clone(&store), transaction);
     let (stop, token) = (Stop::default(), call.own_token());
     let handler = started(|| handler(*call, lent.clone()));
@@ -67,10 +68,10 @@ where
         let ran = match handler {
             Ok(handler) => {
                 let handler = until_told(stop.clone(), token, seal::run(handler));
-                bounded(limit.over(&stop), handler)
+                bounded(limit.over(&stop, session_over), handler)
                     .instrument(span.clone())
                     .await
-                    .map_err(|why| NoResult::interrupted(why, CommitOutcome::NotCommitted))
+                    .map_err(NoResult::rolled_back)
             }
             Err(not_started) => Err(not_started),
         };
@@ -119,10 +120,10 @@ where
         .map_or_else(tracing::Span::none, ObservedCall::span);
     let timed = observed.as_ref().and_then(ObservedCall::handler);
     let ran = match handler {
-        Ok(handler) => bounded(unleased.0.over_time(), seal::run(handler))
+        Ok(handler) => bounded(unleased.0.over(), seal::run(handler))
             .instrument(span.clone())
             .await
-            .map_err(|why| NoResult::interrupted(why, CommitOutcome::Unknown)),
+            .map_err(|why| NoResult::after_acting(why, OnDoubt::Fail)),
         Err(not_started) => Err(not_started),
     };
     drop(timed);

@@ -48,8 +48,8 @@ impl<S: Store> LeaseAttempt<S> {
     }
 
     /// Runs the handler in this task. A handler that holds a [transaction](LeaseHandle::begin) for
-    /// longer than the store allows is dropped. If a handler continues after its lease is lost,
-    /// other calls stop waiting for it.
+    /// longer than the store allows, or after its session has ended, is dropped. If a handler
+    /// continues after its lease is lost, other calls stop waiting for it.
     ///
     /// # Errors
     ///
@@ -61,8 +61,8 @@ impl<S: Store> LeaseAttempt<S> {
             guard.started();
         }
         let (held, lead) = (&self.owned.held, &self.lead);
-        let over_time = held.watch.transaction().over_time();
-        let handler = handler::run(lead.identity.id, &lead.observed, over_time, handler);
+        let over = held.watch.transaction().over();
+        let handler = handler::run(lead.identity.id, &lead.observed, over, handler);
         let lost = async {
             held.watch.lost().await;
             lead.resign();

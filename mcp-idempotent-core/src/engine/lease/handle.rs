@@ -86,6 +86,16 @@ impl LeaseHandle {
         self.held.watch().lost().await;
     }
 
+    /// Resolves when the handler should stop: its lease is lost, or its [transaction](Self::begin) can
+    /// no longer be committed, or the time for that transaction is nearly over.
+    pub async fn told_to_stop(&self) {
+        let watch = self.held.watch();
+        tokio::select! {
+            () = watch.lost() => {}
+            () = watch.transaction().told_to_stop() => {}
+        }
+    }
+
     /// Whether the lease is known to be lost. The store may know more:
     /// [`ensure_current`](Self::ensure_current).
     #[must_use]

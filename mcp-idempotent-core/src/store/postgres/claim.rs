@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt as _;
 use sqlx::Row as _;
-use tokio::task::unconstrained;
+use tokio::{task::unconstrained, time::Instant};
 
 use super::{
     batch::Batch,
@@ -74,6 +74,7 @@ pub(super) async fn begin(
                     mark,
                     lock: claim
                         .map_or_else(|| locks.of_transaction(mark), |claim| locks.of_key(claim)),
+                    begun: Instant::now(),
                 };
                 return set_up(store, transaction, call).await.map(Claimed::New);
             }

@@ -12,7 +12,10 @@ use sqlx::{
     postgres::PgTransactionManager,
 };
 use sqlx_core::transaction::TransactionManager;
-use tokio::{runtime::Handle, time::timeout};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout},
+};
 
 use super::{bound::within, lock::Mark, own::Connect, reserved::Taken, statement::Step};
 
@@ -217,6 +220,7 @@ pub struct PgTransaction {
     pub(super) mark: Mark,
     /// An advisory lock that it holds as long as it lives.
     pub(super) lock: i64,
+    pub(super) begun: Instant,
 }
 
 impl Deref for PgTransaction {

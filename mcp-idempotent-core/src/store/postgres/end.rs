@@ -1,5 +1,7 @@
 //! Ending a transaction: record and commit go out in one round trip.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use sqlx::{AssertSqlSafe, Row as _};
 
@@ -7,10 +9,11 @@ use super::{
     batch::{Batch, moment},
     bound::within,
     connection::{PgTransaction, drain},
+    error::is_connection_lost,
     fate::{Standing, Stopped, ended_by_handler, stopped, undo_ours},
     literal::{Argument, NAME_LENGTH, interval, plain},
     lock::Mark,
-    recover::Sought,
+    recover::{Sought, TransactionId},
     statement::Step,
     store::PostgresStore,
 };
@@ -22,6 +25,9 @@ use crate::{
 
 /// The text of a row's place in its table (`ctid`) is shorter than this.
 const PLACE_LENGTH: usize = 32;
+
+/// A handler that is quicker than this is not worth another round trip.
+const QUICK: Duration = Duration::from_secs(1);
 
 pub(super) async fn end(
     store: &PostgresStore,
@@ -176,9 +182,35 @@ async fn commit_unrecorded(
     mut transaction: PgTransaction,
     claim: Option<&Claim>,
 ) -> Ended {
-    let batch = ours(store).steps([Step::Check]);
-    let finished = finishing(&mut transaction, batch, Step::Check).await;
+    let finished = match still_lives(store, &mut transaction).await {
+        Ok(number) => {
+            let batch = ours(store).steps([Step::Check]);
+            let finished = finishing(&mut transaction, batch, Step::Check).await;
+            finished.map_err(|why| why.about(number))
+        }
+        Err(error) => Err(Stopped::before_commit_was_sent(error)),
+    };
     ended(store, transaction, claim, Sought::Nothing, finished).await
+}
+
+/// If the connection is lost at the COMMIT, nothing is recorded that could tell whether it was carried
+/// out. So the session is asked before whether it lives, and for its transaction's number, unless the
+/// handler was quick.
+async fn still_lives(
+    store: &PostgresStore,
+    transaction: &mut PgTransaction,
+) -> Result<TransactionId, sqlx::Error> {
+    if transaction.begun.elapsed() < QUICK.min(store.inner.session_checked_every) {
+        return Ok(TransactionId::Unheard);
+    }
+    let batch = Batch::new(store).steps([Step::Check]);
+    let answer = batch.run(transaction).await;
+    match answer.error {
+        Some(error) if is_connection_lost(&error) => Err(error),
+        // The finishing batch finds out what the error means.
+        Some(_) => Ok(TransactionId::Unheard),
+        None => Ok(TransactionId::heard(&answer)),
+    }
 }
 
 /// The guarded completion of a lease goes out with the commit, in one round trip. It holds its row lock

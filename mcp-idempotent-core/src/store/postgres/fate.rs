@@ -4,8 +4,6 @@
 //! SQLSTATE. What counts is whether the transaction can still be rolled back on its own connection
 //! ([`fate`]). If it cannot, a look at what was written decides ([`Sought`]).
 
-use sqlx::{Row as _, postgres::PgRow};
-
 use super::{
     batch::{Answer, Batch, moment},
     bound::{is_silence, silence, within},
@@ -44,16 +42,22 @@ impl Stopped {
     }
 
     pub(super) fn at_commit(error: sqlx::Error, heard: &Answer) -> Self {
-        let number = |row: &PgRow| row.try_get::<Option<i64>, _>(0).ok();
         Self {
             error,
             commit_was_sent: true,
             was_ours: heard.has_completed(Step::ReleaseSavepoint),
-            transaction: match heard.row(Step::Check).and_then(number) {
-                Some(Some(id)) => TransactionId::Is(id),
-                Some(None) => TransactionId::None,
-                None => TransactionId::Unheard,
+            transaction: TransactionId::heard(heard),
+        }
+    }
+
+    /// The same for a transaction whose number was heard earlier.
+    pub(super) fn about(self, number: TransactionId) -> Self {
+        match self.transaction {
+            TransactionId::Unheard => Self {
+                transaction: number,
+                ..self
             },
+            _ => self,
         }
     }
 

@@ -46,6 +46,18 @@ pub(super) enum TransactionId {
     Unheard,
 }
 
+impl TransactionId {
+    /// What a batch with [`Step::Check`] was answered.
+    pub(super) fn heard(answer: &Answer) -> Self {
+        let number = |row: &PgRow| row.try_get::<Option<i64>, _>(0).ok();
+        match answer.row(Step::Check).and_then(number) {
+            Some(Some(id)) => Self::Is(id),
+            Some(None) => Self::None,
+            None => Self::Unheard,
+        }
+    }
+}
+
 /// What one look showed.
 enum Look {
     /// How it ended. `None` means that nothing was committed.

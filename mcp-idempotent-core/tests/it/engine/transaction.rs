@@ -293,3 +293,30 @@ async fn a_handler_that_stops_when_it_is_told_answers_for_itself() {
     let answer = attempt.finish(Some(transaction), &reply).await;
     assert_eq!(Outcome::from(answer, Some(reply)), own("in time"));
 }
+
+#[tokio::test]
+async fn a_handler_under_a_lease_is_told_to_stop_before_the_stores_limit_and_then_dropped() {
+    let server = Server::new(SHORT, |policy| policy.on_error = OnError::InDoubt).await;
+    let Begun::Attempt(mut attempt) = server.engine.begin(server.request()).await else {
+        panic!("the key is new");
+    };
+    let (handle, mut told) = (attempt.handle(), false);
+    let ran = attempt
+        .run(async {
+            let mut transaction = handle.begin::<SqliteStore>().await.unwrap();
+            sqlx::query("INSERT INTO effects VALUES ('effect')")
+                .execute(&mut *transaction)
+                .await
+                .unwrap();
+            handle.told_to_stop().await;
+            told = true;
+            std::future::pending::<()>().await;
+        })
+        .await;
+    assert_eq!(ran, Err(Interrupted::OverTime));
+    assert!(told);
+    attempt
+        .finish(&reply(ResultKind::Interrupted, "over time"))
+        .await;
+    assert_eq!(server.effects().await, 0);
+}

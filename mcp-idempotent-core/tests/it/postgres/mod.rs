@@ -27,6 +27,7 @@ mod pooling;
 mod proxy;
 mod resolving;
 mod round_trips;
+mod session_end;
 mod sessions;
 mod silence;
 mod sweeping;

@@ -1,11 +1,9 @@
 //! Sessions as users have them: other isolation, roles, row-level security, poolers, languages.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use mcp_idempotent_core::{
-    CallInfo, CanonicalArguments, Engine, IdempotencyKey, Policy, RecordState, Request, ResultKind,
-    Scope, Store, TransactionStore,
-    engine::Interrupted,
+    RecordState, Store, TransactionStore,
     store::{
         Claimed, End, Ended,
         postgres::{Isolation, PostgresStore},
@@ -17,7 +15,6 @@ use super::{
     database::{Database, begin, claim, options, result, text_of, unique},
     proxy::Proxy,
 };
-use crate::engine::Reply;
 
 /// Keys that have nothing to do with each other do not fail to serialise because of our look-ups.
 #[tokio::test]
@@ -320,79 +317,4 @@ async fn nothing_rests_on_the_language_of_messages() {
     own.execute("COMMIT").await.unwrap();
     let ended = database.commit(own, &decoy, "result").await;
     assert!(matches!(ended, Ended::EndedByHandler), "{ended:?}");
-}
-
-#[tokio::test]
-async fn the_end_of_a_session_is_noticed_under_a_handler_that_hangs() {
-    let database =
-        Database::with_store(|store| store.with_idle_timeout(Duration::from_millis(300))).await;
-    let claim = claim("key", "{}");
-    let call = &claim.call;
-    for claimed in [Some(&claim), None] {
-        let Ok(Claimed::New(mut transaction)) = database.store.begin(call, claimed).await else {
-            panic!("the key is new");
-        };
-        let session = database.session(&mut *transaction).await;
-        let over = database.store.session_over(&transaction).unwrap();
-        let over = tokio::time::timeout(Duration::from_secs(30), over);
-        // The handler sends nothing, so the server's idle timeout ends its session.
-        over.await.expect("it is noticed");
-        database.until_gone(session).await;
-        let ended = database
-            .store
-            .end(transaction, claimed, End::RollBack)
-            .await;
-        assert!(matches!(ended, Ended::Aborted(_)), "{ended:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_session_that_lives_is_not_taken_for_ended() {
-    let database =
-        Database::with_store(|store| store.with_idle_timeout(Duration::from_secs(1))).await;
-    let claim = claim("key", "{}");
-    let mut transaction = database.begin(&claim).await;
-    let mut over = database.store.session_over(&transaction).unwrap();
-    let looks = async {
-        for _ in 0..5 {
-            sqlx::raw_sql("SELECT pg_sleep(0.5)")
-                .execute(&mut *transaction)
-                .await
-                .unwrap();
-        }
-    };
-    tokio::select! {
-        () = &mut over => panic!("the session lives"),
-        () = looks => {}
-    }
-    let ended = database.commit(transaction, &claim, "done").await;
-    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
-}
-
-#[tokio::test]
-async fn a_handler_that_hangs_without_its_session_is_told_and_its_key_comes_free() {
-    let database =
-        Database::with_store(|store| store.with_idle_timeout(Duration::from_millis(300))).await;
-    let engine = Engine::new("tests", database.store.clone());
-    let policy = Arc::new(Policy::default());
-    let request = || {
-        let (scope, key) = (Scope::new("alice"), IdempotencyKey::new("key").unwrap());
-        let arguments = CanonicalArguments::new(None, &[]);
-        let identity = engine.identify(&scope, Some(&key), "tool", &arguments);
-        Request::new(CallInfo::new("tool", scope), identity, &policy)
-    };
-    let (transaction, attempt) = engine.begin_transaction(request()).await.unwrap();
-    let (stop, told) = (attempt.stop(), std::cell::Cell::new(false));
-    let hangs = async {
-        stop.told().await;
-        told.set(true);
-        std::future::pending::<()>().await;
-    };
-    let ran = tokio::time::timeout(Duration::from_secs(60), attempt.run(hangs)).await;
-    assert_eq!(ran.expect("it is dropped"), Err(Interrupted::OverTime));
-    assert!(told.get(), "its token fires before that");
-    let interrupted = Reply::new(ResultKind::Interrupted, "stopped");
-    attempt.finish(Some(transaction), &interrupted).await;
-    let begun = engine.begin_transaction(request()).await;
-    assert!(begun.is_ok(), "the key is free");
 }
