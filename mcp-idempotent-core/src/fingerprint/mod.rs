@@ -26,6 +26,8 @@ mod check;
 mod downstream;
 mod hash;
 mod secret;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 

@@ -20,7 +20,9 @@ use mcp_idempotent_core::{
         a_record_and_its_guard_are_committed_together,
         a_released_key_is_free_and_its_token_is_not_reused,
         a_transaction_that_failed_is_never_a_success, a_wrong_token_is_fenced,
-        racing_transactions_have_one_effect,
+        an_old_call_is_noticed_until_it_is_settled,
+        an_old_call_that_lapsed_is_noticed_as_long_as_it_is_kept,
+        racing_transactions_have_one_effect, what_is_free_or_no_call_is_not_noticed,
     },
 };
 
@@ -39,6 +41,9 @@ enum Fault {
     ClaimsAnewAfterALapse,
     IgnoresGuards,
     AnswersWithoutAClaim,
+    SeesNothingUnsettled,
+    TakesYoungCallsForOld,
+    TakesEveryRecordForUnsettled,
 }
 
 struct Wrong {
@@ -121,7 +126,15 @@ impl Store for Wrong {
     }
 
     async fn has_unsettled(&self, age: Duration) -> Result<bool, StoreError> {
-        self.store.has_unsettled(age).await
+        match self.fault {
+            Fault::SeesNothingUnsettled => Ok(false),
+            Fault::TakesYoungCallsForOld => self.store.has_unsettled(Duration::ZERO).await,
+            Fault::TakesEveryRecordForUnsettled => {
+                let any = sqlx::query_scalar("SELECT EXISTS (SELECT * FROM mcp_idempotent_record)");
+                Ok(any.fetch_one(self.store.pool()).await.unwrap())
+            }
+            _ => self.store.has_unsettled(age).await,
+        }
     }
 
     async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
@@ -261,4 +274,11 @@ a_store_that! {
         a_record_and_its_guard_are_committed_together
         a_lost_guard_commits_nothing_of_its_transaction
         a_lease_and_its_guard_are_completed_together_with_a_transaction;
+    a_store_that_sees_nothing_unsettled_is_noticed: SeesNothingUnsettled breaks
+        an_old_call_is_noticed_until_it_is_settled
+        an_old_call_that_lapsed_is_noticed_as_long_as_it_is_kept;
+    a_store_that_takes_young_calls_for_old_is_noticed: TakesYoungCallsForOld breaks
+        an_old_call_is_noticed_until_it_is_settled;
+    a_store_that_takes_every_record_for_unsettled_is_noticed: TakesEveryRecordForUnsettled breaks
+        an_old_call_is_noticed_until_it_is_settled what_is_free_or_no_call_is_not_noticed;
 }

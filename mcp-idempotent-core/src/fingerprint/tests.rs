@@ -1,0 +1,62 @@
+//! Ids of the engine's own records, which no public function computes. If one of them changed, processes of
+//! two versions would not find each other's records.
+
+use serde_json::Value;
+
+use super::{CheckRecord, RecordId, Secret};
+use crate::scope::{Application, Scope};
+
+const GOLDEN: &str = include_str!("../../tests/golden/own_records.json");
+
+/// Compares the ids of a list, each with the one that `id` computes.
+fn assert_frozen(list: &str, id: impl Fn(&Value) -> RecordId) {
+    let golden: Value = serde_json::from_str(GOLDEN).unwrap();
+    let vectors = golden[list].as_array().unwrap();
+    assert!(!vectors.is_empty());
+    for vector in vectors {
+        assert_eq!(id(vector).to_string(), text(vector, "id"), "{vector}");
+    }
+}
+
+fn text<'a>(vector: &'a Value, name: &str) -> &'a str {
+    vector[name].as_str().unwrap()
+}
+
+fn number(vector: &Value, name: &str) -> u64 {
+    vector[name].as_u64().unwrap()
+}
+
+#[test]
+fn the_ids_of_check_records_are_frozen() {
+    assert_frozen("check_records", |vector| {
+        let number = number(vector, "number");
+        let record = match text(vector, "kind") {
+            "secret" => CheckRecord::Secret(number),
+            "successor" => CheckRecord::Successor(number),
+            _ => CheckRecord::Unaware(number),
+        };
+        record.id(&Application::new(text(vector, "application")))
+    });
+}
+
+#[test]
+fn the_ids_of_guard_marks_are_frozen() {
+    assert_frozen("marks", |vector| {
+        let token = i64::try_from(number(vector, "token")).unwrap();
+        RecordId::of_guard_mark(text(vector, "guarded").parse().unwrap(), token)
+    });
+}
+
+#[test]
+fn the_ids_of_tickets_are_frozen() {
+    assert_frozen("tickets", |vector| {
+        let secret = vector["secret"].as_str();
+        let secret = secret.map(|secret| Secret::new(secret).unwrap());
+        RecordId::of_ticket(
+            &Application::new(text(vector, "application")),
+            &Scope::new(text(vector, "scope")),
+            u32::try_from(number(vector, "number")).unwrap(),
+            secret.as_ref(),
+        )
+    });
+}
