@@ -10,7 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use deadpool::managed::{
@@ -22,7 +22,10 @@ use sqlx::{
     postgres::{PgConnectOptions, PgTransactionManager},
 };
 use sqlx_core::transaction::TransactionManager as _;
-use tokio::{runtime::Handle, time::timeout};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout},
+};
 
 use super::bound::within;
 

@@ -162,3 +162,14 @@ async fn a_store_that_fails_gives_no_quota_away() {
             .is_empty()
     );
 }
+
+/// A quota of 32 has tickets of two calls each.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_of_a_quota_ends_with_its_period() {
+    let store = Faulty::default();
+    let server = process(&store, 32);
+    assert_eq!(server.call("k", succeed("one")).await, own("one"));
+    advance(DAY + Duration::from_secs(1)).await;
+    let begun = until_refused(std::slice::from_ref(&server), "next day").await;
+    assert_eq!(begun, 32);
+}

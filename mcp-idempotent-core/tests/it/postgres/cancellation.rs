@@ -1,15 +1,19 @@
 //! Futures dropped at every await point, and errors on the way: a pooled connection never stays in
 //! a transaction. The pool has one connection, so that the next user gets that very one.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{
+    CallInfo, CanonicalArguments, Engine, IdempotencyKey, OnError, Policy, Request, Scope,
     TransactionStore,
     store::{End, Ended, StoreErrorKind, postgres::PostgresStore},
 };
 use sqlx::Executor;
 
-use super::database::{Database, begin, claim};
+use super::{
+    database::{Database, begin, claim, options},
+    proxy::Proxy,
+};
 
 /// The next user of the pool writes, and everybody sees it.
 async fn next_users_write_is_seen(database: &Database, what: &str) {
@@ -125,4 +129,41 @@ async fn a_rollback_does_not_wait_for_a_statement_that_the_handler_gave_up() {
     let ended = database.call(&claim, "once").await;
     assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
     assert_eq!(database.effects().await, ["locked", "once"]);
+}
+
+/// The server carries out a claim that was sent, whether somebody waits for the answer or not.
+#[tokio::test]
+async fn a_claim_whose_caller_has_gone_is_given_back() {
+    let proxy = Proxy::start_late(&options(), Duration::from_millis(50));
+    let database = Database::with(
+        |options| proxy.options(options),
+        |pool| pool.max_connections(2).test_before_acquire(false),
+        |store| store,
+    )
+    .await;
+    let engine = Engine::new("tests", database.store.clone());
+    engine.verify_secret().await.unwrap();
+    database.witness("TG_OP").await;
+    let mut policy = Policy::default();
+    policy.on_error = OnError::InDoubt;
+    let policy = Arc::new(policy);
+    let (scope, key) = (Scope::new("alice"), IdempotencyKey::new("key").unwrap());
+    let arguments = CanonicalArguments::new(None, &[]);
+    let identity = engine.identify(&scope, Some(&key), "tool", &arguments);
+    proxy.fall_silent_at(0);
+    let sent = async {
+        while proxy.messages() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        begun = engine.begin(Request::new(CallInfo::new("tool", scope), identity, &policy)) => {
+            panic!("its answer is late: {begun:?}")
+        }
+        () = sent => {}
+    }
+    for change in ["INSERT", "DELETE"] {
+        let seen = format!("SELECT count(*) > 0 FROM {{s}}.witness WHERE said = '{change}'");
+        database.until(&seen).await;
+    }
 }

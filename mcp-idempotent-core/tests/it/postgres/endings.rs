@@ -306,3 +306,28 @@ async fn large_results_of_different_keys_do_not_refuse_each_other() {
     }
     assert_eq!(database.effects().await.len(), claims.len());
 }
+
+#[tokio::test]
+async fn a_unique_key_of_another_table_is_not_taken_for_a_record_that_won() {
+    let database = Database::new().await;
+    // Somebody's trigger on our table, whose own table has a primary key of the same name.
+    database
+        .execute(
+            "CREATE SCHEMA {s}_audit; CREATE TABLE {s}_audit.records \
+             (one int CONSTRAINT mcp_idempotent_records_pkey PRIMARY KEY); \
+             CREATE FUNCTION {s}_audit.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             INSERT INTO {s}_audit.records VALUES (1); RETURN NULL; END $$; \
+             CREATE TRIGGER note AFTER INSERT ON {s}.records \
+             FOR EACH ROW EXECUTE FUNCTION {s}_audit.note()",
+        )
+        .await;
+    let ended = database.call(&claim("one", "{}"), "one").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    let ended = database.call(&claim("two", "{}"), "two").await;
+    let Ended::Aborted(error) = ended else {
+        panic!("{ended:?}")
+    };
+    assert!(!error.is_transient(), "{error}");
+    assert_eq!(database.effects().await, ["one"]);
+    database.execute("DROP SCHEMA {s}_audit CASCADE").await;
+}

@@ -10,7 +10,7 @@ use std::{
 
 use mcp_idempotent_core::{
     Store, TransactionStore,
-    store::{Claimed, End, Ended, LeaseEnd, postgres::Isolation},
+    store::{Claimed, Completion, End, Ended, LeaseEnd, postgres::Isolation},
 };
 
 use super::database::{Database, claim, result};
@@ -18,6 +18,13 @@ use super::database::{Database, claim, result};
 const KEYS: usize = 60;
 const CALLERS: usize = 8;
 const ATTEMPTS: u32 = 5000;
+
+/// On a busy machine one caller of a key may come minutes after the other.
+pub(super) fn kept(key: &str) -> Completion {
+    let mut completion = result(key);
+    completion.retention = Duration::from_secs(24 * 60 * 60);
+    completion
+}
 
 /// Calls under `key` until a record says that it is done.
 async fn until_answered(database: &Database, key: &str) {
@@ -32,7 +39,7 @@ async fn until_answered(database: &Database, key: &str) {
                 if written.is_err() {
                     continue;
                 }
-                let end = End::Commit(result(key));
+                let end = End::Commit(kept(key));
                 match database.store.end(transaction, Some(&claim), end).await {
                     Ended::AsAsked(_) | Ended::Lost(_) => return,
                     Ended::Aborted(_) | Ended::LostInProgress | Ended::Unknown(_) => {}

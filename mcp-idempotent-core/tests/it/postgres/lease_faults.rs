@@ -10,7 +10,7 @@ use sqlx::{Connection, Executor};
 
 use super::{
     database::{Database, begin, claim, lease, result},
-    faults::one_effect_per_key_while_sessions_are_terminated,
+    faults::{kept, one_effect_per_key_while_sessions_are_terminated},
     proxy::{Cut, proxied},
 };
 
@@ -196,7 +196,7 @@ async fn until_completed(database: &Database, key: &str) {
         if written.is_err() {
             continue;
         }
-        let end = End::Complete(lease, result(key));
+        let end = End::Complete(lease, kept(key));
         match database.store.end(transaction, None, end).await {
             Ended::AsAsked(_) => return,
             Ended::Aborted(_) | Ended::Unknown(_) | Ended::Fenced => {}

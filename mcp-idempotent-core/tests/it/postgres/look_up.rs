@@ -7,7 +7,10 @@ use mcp_idempotent_core::{
     store::{Claim, Claimed, Completion, End, Ended, postgres::PostgresStore},
 };
 
-use super::database::{Database, claim, result};
+use super::{
+    database::{Database, claim, result},
+    proxy::{proxied, proxied_own},
+};
 
 /// What both ways read, which must be the same.
 async fn read_both_ways(named: &PostgresStore, in_full: &PostgresStore, claim: &Claim) -> String {
@@ -97,4 +100,24 @@ async fn a_look_up_by_name_reads_what_one_in_full_reads() {
     assert!(read(expired.clone()).await.contains("Expired"));
     expired.on_expired = OnExpired::New;
     assert_eq!(read(expired).await, "None");
+}
+
+/// Otherwise a call that ends between the two would be taken for one that never was, and run in vain.
+#[tokio::test]
+async fn a_claim_tries_its_locks_before_it_looks_for_a_record() {
+    for own in [false, true] {
+        let (proxy, database) = if own {
+            proxied_own(1, |store| store.with_prepared_statements(false)).await
+        } else {
+            proxied(1, |store| store.with_prepared_statements(false)).await
+        };
+        database.call(&claim("warm", "{}"), "warm").await;
+        proxy.listen();
+        let transaction = database.begin(&claim("key", "{}")).await;
+        let heard = String::from_utf8_lossy(&proxy.heard()).into_owned();
+        let locks = heard.find("pg_try_advisory_xact_lock").unwrap();
+        let looks = heard.find(".records").unwrap();
+        assert!(locks < looks, "{heard}");
+        drop(transaction);
+    }
 }

@@ -6,12 +6,12 @@ use mcp_idempotent_core::{
     Store, TransactionStore,
     store::{Claim, Claimed, Ended, LeaseEnd},
 };
-use sqlx::Connection as _;
+use sqlx::{Connection as _, Executor as _};
 use tokio::time::timeout;
 
 use super::{
-    database::{Database, claim, lease, unique},
-    proxy::{proxied, proxied_own},
+    database::{Database, claim, lease, options, unique},
+    proxy::{Proxy, proxied, proxied_own},
 };
 
 const BOUND: Duration = Duration::from_secs(20);
@@ -168,4 +168,125 @@ async fn closing_the_store_ends_its_sessions() {
     database.until(&format!("SELECT {sessions} = 0")).await;
     let claimed = database.store.claim(&claim("late", "{}")).await;
     assert!(claimed.expect_err("it is closed").is_transient());
+}
+
+/// Lets time pass for the store. Nothing waits meanwhile, or its time limit would end.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+/// Makes a call, and says which session it used.
+async fn session_of_a_call(database: &Database) -> i32 {
+    let claim = claim(&unique("key"), "{}");
+    let mut transaction = database.begin(&claim).await;
+    let session = database.session(&mut *transaction).await;
+    let ended = database.commit(transaction, &claim, "done").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    session
+}
+
+/// Opens so many connections, which are all idle then.
+async fn open(database: &Database, connections: usize) {
+    let calls = (0..connections).map(|_| async {
+        let claim = claim(&unique("key"), "{}");
+        (database.begin(&claim).await, claim)
+    });
+    for (transaction, claim) in futures_util::future::join_all(calls).await {
+        let ended = database.commit(transaction, &claim, "done").await;
+        assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_connection_that_was_used_last_comes_first() {
+    let (database, sessions) = named(3).await;
+    open(&database, 3).await;
+    database.until(&format!("SELECT {sessions} = 3")).await;
+    let first = session_of_a_call(&database).await;
+    for _ in 0..3 {
+        assert_eq!(session_of_a_call(&database).await, first);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_in_use_gets_no_older_than_half_an_hour() {
+    const STEP: Duration = Duration::from_secs(9 * 60);
+    let (database, sessions) = named(1).await;
+    let first = session_of_a_call(&database).await;
+    for _ in 0..3 {
+        pass(STEP).await;
+        assert_eq!(session_of_a_call(&database).await, first);
+    }
+    pass(STEP).await;
+    assert_ne!(session_of_a_call(&database).await, first);
+    database.until(&format!("SELECT {sessions} = 1")).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_nobody_uses_is_closed_after_ten_minutes() {
+    let (database, sessions) = named(2).await;
+    open(&database, 2).await;
+    database.until(&format!("SELECT {sessions} = 2")).await;
+    pass(Duration::from_secs(12 * 60)).await;
+    database.until(&format!("SELECT {sessions} = 0")).await;
+}
+
+/// The answer to the claim itself would be waited for much longer.
+#[tokio::test]
+async fn a_connection_that_fell_silent_while_it_was_idle_is_not_waited_for_and_neither_are_others()
+{
+    let (name, proxy) = (unique("own"), Proxy::start(&options()));
+    let database = Database::owning(
+        |options| proxy.options(options.application_name(&name)),
+        3,
+        |store| store.with_answer_timeout(Duration::from_secs(3600)),
+    )
+    .await;
+    open(&database, 3).await;
+    pass(Duration::from_secs(31)).await;
+    proxy.fall_silent_at(1);
+    let called = timeout(BOUND, session_of_a_call(&database)).await;
+    called.expect("it is asked whether it is there");
+    // For the server, the silent one and the new one are there.
+    database
+        .until(&format!(
+            "SELECT count(*) = 2 FROM pg_stat_activity WHERE application_name = '{name}'"
+        ))
+        .await;
+    proxy.come_up();
+}
+
+/// Another connection may lead to the primary.
+#[tokio::test]
+async fn a_connection_on_which_a_record_is_refused_as_read_only_is_closed() {
+    let (database, _) = named(1).await;
+    let claim = claim("key", "{}");
+    let mut transaction = database.begin(&claim).await;
+    let session = database.session(&mut *transaction).await;
+    transaction
+        .execute("SET TRANSACTION READ ONLY")
+        .await
+        .unwrap();
+    let large = "x".repeat(100_000);
+    let ended = database.commit(transaction, &claim, &large).await;
+    assert!(matches!(ended, Ended::Aborted(_)), "{ended:?}");
+    assert_ne!(session_of_a_call(&database).await, session);
+}
+
+#[tokio::test]
+async fn a_connection_on_which_a_claim_is_refused_as_read_only_is_closed() {
+    let (database, _) = named(1).await;
+    let claimed = claim("key", "{}");
+    let mut transaction = database.begin(&claimed).await;
+    let session = database.session(&mut *transaction).await;
+    transaction
+        .execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+        .await
+        .unwrap();
+    let ended = database.commit(transaction, &claimed, "done").await;
+    assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
+    lease(&database.store, &claim("lease", "{}")).await;
+    assert_ne!(session_of_a_call(&database).await, session);
 }

@@ -292,3 +292,21 @@ async fn the_error_of_a_claim_without_a_connection_says_why() {
         .expect_err("the pool is empty");
     assert!(error.to_string().contains("the pool has 1"), "{error}");
 }
+
+/// A server that takes connections and says nothing, as behind a frozen proxy.
+#[tokio::test]
+async fn the_error_of_a_claim_without_an_answering_server_has_its_cause() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let database = Database::with(
+        |options| options.host("127.0.0.1").port(port),
+        |pool| pool.max_connections(2),
+        |store| store.with_acquire_timeout(Duration::from_millis(200)),
+    )
+    .await;
+    let claimed = database.store.claim(&claim("key", "{}")).await;
+    let error = claimed.expect_err("nobody answers");
+    assert!(error.is_transient(), "{error:?}");
+    assert!(error.to_string().contains("accepts none"), "{error}");
+    assert!(error.source().is_some(), "{error}");
+}

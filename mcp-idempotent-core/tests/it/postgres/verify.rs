@@ -111,6 +111,11 @@ async fn row_level_security_that_hides_our_records_is_named() {
     let remove = "CREATE POLICY removing ON {s}.records FOR DELETE USING (true)";
     database.execute(remove).await;
     told(&database, as_role()).await.unwrap();
+    // May do all but change.
+    database
+        .execute("DROP POLICY changing ON {s}.records")
+        .await;
+    is_misconfigured(told(&database, as_role()).await, remedy);
 }
 
 #[tokio::test]
