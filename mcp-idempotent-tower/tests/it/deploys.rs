@@ -1,5 +1,8 @@
 //! A retry that meets the next version of its server.
 
+#[cfg(feature = "sqlite")]
+mod in_transaction;
+
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},
@@ -11,6 +14,7 @@ use mcp_idempotent_tower::{
 };
 use rmcp::{
     Json, ServerHandler as _,
+    handler::server::wrapper::Parameters,
     model::{ClientRequest, CustomRequest, ServerResult},
     tool, tool_router,
 };
@@ -54,6 +58,11 @@ impl Shop {
 
     fn run(&self) -> u32 {
         self.runs.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn charge(&self, charge: &Charge) -> String {
+        assert_eq!((charge.cents, charge.trace_id.len()), (100, 1));
+        self.run().to_string()
     }
 
     fn layer(&self, rule: Rule<MemoryStore>) -> IdempotencyLayer<MemoryStore> {
@@ -219,6 +228,97 @@ fn two_tools_are_not_recorded_under_one_name() {
         .check_tools([&charge_card, &charge])
         .unwrap_err();
     assert!(refused.to_string().contains("`charge`"), "{refused}");
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Charge {
+    cents: u32,
+    trace_id: String,
+}
+
+/// A version that ignores an argument in place, and one that does so in a tool of another name.
+mod ignoring {
+    use super::*;
+
+    macro_rules! server {
+        ($name:ident { $($options:tt)* }) => {
+            #[derive(Clone)]
+            pub(super) struct $name {
+                pub(super) shop: Shop,
+            }
+
+            #[tool_router(server_handler)]
+            impl $name {
+                #[idempotent(
+                    on_error = in_doubt, $($options)* idempotency = self.shop.idempotency
+                )]
+                #[tool]
+                fn charge(&self, Parameters(charge): Parameters<Charge>) -> String {
+                    self.shop.charge(&charge)
+                }
+            }
+        };
+    }
+
+    server! { Before {} }
+    server! { InPlace { ignore("trace_id"), } }
+
+    #[derive(Clone)]
+    pub(super) struct Beside {
+        pub(super) shop: Shop,
+    }
+
+    #[tool_router(server_handler)]
+    impl Beside {
+        /// Replaced by `charge_card`.
+        #[idempotent(on_error = in_doubt, idempotency = self.shop.idempotency)]
+        #[tool]
+        fn charge(&self, Parameters(charge): Parameters<Charge>) -> String {
+            self.shop.charge(&charge)
+        }
+
+        #[idempotent(
+            on_error = in_doubt, ignore("trace_id"), idempotency = self.shop.idempotency
+        )]
+        #[tool]
+        fn charge_card(&self, Parameters(charge): Parameters<Charge>) -> String {
+            self.shop.charge(&charge)
+        }
+    }
+}
+
+/// The text of the result, or the type of the refusal.
+async fn charged(client: &Client, tool: &'static str, key: Option<&str>, trace: &str) -> String {
+    let arguments = json!({ "cents": 100, "trace_id": trace });
+    let meta = key.map_or(Value::Null, |key| json!({ "idempotency-key": key }));
+    let answer = call(client, params(tool, arguments, meta)).await;
+    let text = &answer["result"]["content"][0]["text"];
+    let refusal = &answer["error"]["data"]["type"];
+    let told = text.as_str().or_else(|| refusal.as_str());
+    told.unwrap_or_else(|| panic!("{answer}")).to_owned()
+}
+
+#[tokio::test]
+async fn an_argument_that_is_ignored_in_place_makes_a_retry_a_conflict_and_beside_it_does_not() {
+    const CONFLICT: &str = "idempotency_key_conflict";
+    let shop = Shop::new(false, false);
+    let old = connect(ignoring::Before { shop: shop.clone() }).await;
+    let in_place = connect(ignoring::InPlace { shop: shop.clone() }).await;
+    let new = connect(ignoring::Beside { shop: shop.clone() }).await;
+    let runs = || shop.runs.load(Ordering::SeqCst);
+    assert_eq!(charged(&old, "charge", Some("k"), "t").await, "1");
+    assert_eq!(charged(&in_place, "charge", Some("k"), "t").await, CONFLICT);
+    // Both versions serve: a retry is a replay at each, whichever ran the call.
+    assert_eq!(charged(&new, "charge", Some("k"), "t").await, "1");
+    assert_eq!(charged(&new, "charge", Some("new"), "t").await, "2");
+    assert_eq!(charged(&old, "charge", Some("new"), "t").await, "2");
+    assert_eq!(charged(&old, "charge", None, "u").await, "3");
+    assert_eq!(charged(&new, "charge", None, "u").await, "3");
+    // The tool beside it is another tool, in which the argument does not count.
+    assert_eq!(charged(&new, "charge_card", Some("k"), "t").await, CONFLICT);
+    assert_eq!(charged(&new, "charge_card", Some("card"), "t").await, "4");
+    assert_eq!(charged(&new, "charge_card", Some("card"), "u").await, "4");
+    assert_eq!(runs(), 4);
 }
 
 /// Both tools of a version, after the older version has run them.
