@@ -29,10 +29,11 @@ impl<S: SqlStore> CallConnection<S> {
                 match tokio::time::timeout(CallPool::<S>::TURN_TIMEOUT, turn).await {
                     Ok(turn) => Source::Call(turn),
                     Err(_) => {
-                        return Err(misuse(
-                            "another statement of this call has held its connection for 10 seconds: \
-                             read a stream to its end, or drop it, before the next statement",
-                        ));
+                        return Err(misuse(format!(
+                            "another statement of this call has held its connection for {:?}: read a \
+                             stream to its end, or drop it, before the next statement",
+                            CallPool::<S>::TURN_TIMEOUT
+                        )));
                     }
                 }
             }

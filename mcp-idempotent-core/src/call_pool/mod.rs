@@ -139,7 +139,8 @@ fn not_shared(why: NotLent) -> sqlx::Error {
 }
 
 /// A mistake in the author's code.
-fn misuse(message: &'static str) -> sqlx::Error {
+fn misuse(message: impl Into<String>) -> sqlx::Error {
+    let message = message.into();
     tracing::error!(message, "a `CallPool` was used wrongly");
     sqlx::Error::Configuration(message.into())
 }

@@ -26,6 +26,27 @@ struct Examined {
     largest_token: Option<i64>,
 }
 
+impl Examined {
+    /// What was found up to a question that the database did not answer, if there was one.
+    fn until(
+        asked: Result<(), sqlx::Error>,
+        mut findings: Vec<Finding>,
+        largest_token: Option<i64>,
+    ) -> Self {
+        if let Err(error) = asked {
+            findings.push(Finding::wrong(
+                "questions",
+                format!("could not all be asked: {}", chain(&error)),
+                "mend what is wrong above, and run this again",
+            ));
+        }
+        Self {
+            findings,
+            largest_token,
+        }
+    }
+}
+
 /// What was found about one thing.
 struct Finding {
     what: &'static str,

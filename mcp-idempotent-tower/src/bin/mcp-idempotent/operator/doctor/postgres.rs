@@ -5,7 +5,7 @@ use std::time::Duration;
 use mcp_idempotent_tower::PostgresStore;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool, Row as _};
 
-use super::{Examined, Finding, chain, clock, sweeping};
+use super::{Examined, Finding, clock, sweeping};
 
 /// Any number that nobody else locks.
 const LOCK: i64 = 0x6d63_7069_646f_6374;
@@ -26,17 +26,8 @@ pub(super) async fn examine(store: &PostgresStore, pool: &PgPool, schema: &str) 
         largest_token = token;
         Ok::<_, sqlx::Error>(())
     };
-    if let Err(error) = examined.await {
-        findings.push(Finding::wrong(
-            "questions",
-            format!("could not all be asked: {}", chain(&error)),
-            "mend what is wrong above, and run this again",
-        ));
-    }
-    Examined {
-        findings,
-        largest_token,
-    }
+    let asked = examined.await;
+    Examined::until(asked, findings, largest_token)
 }
 
 async fn server(session: &mut PgConnection) -> Result<Vec<Finding>, sqlx::Error> {

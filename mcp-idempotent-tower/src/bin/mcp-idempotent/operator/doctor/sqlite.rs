@@ -5,7 +5,7 @@ use std::time::Duration;
 use mcp_idempotent_tower::SqliteStore;
 use sqlx::{AssertSqlSafe, Row as _, SqlitePool};
 
-use super::{Examined, Finding, chain, sweeping};
+use super::{Examined, Finding, sweeping};
 
 pub(super) async fn examine(store: &SqliteStore, pool: &SqlitePool, prefix: &str) -> Examined {
     let mut largest_token = None;
@@ -21,17 +21,8 @@ pub(super) async fn examine(store: &SqliteStore, pool: &SqlitePool, prefix: &str
         largest_token = token;
         Ok::<_, sqlx::Error>(())
     };
-    if let Err(error) = examined.await {
-        findings.push(Finding::wrong(
-            "questions",
-            format!("could not all be asked: {}", chain(&error)),
-            "mend what is wrong above, and run this again",
-        ));
-    }
-    Examined {
-        findings,
-        largest_token,
-    }
+    let asked = examined.await;
+    Examined::until(asked, findings, largest_token)
 }
 
 async fn file(pool: &SqlitePool) -> Result<Finding, sqlx::Error> {
