@@ -244,6 +244,12 @@ impl Refusal {
         &self.message
     }
 
+    /// Whether callers who sent no key get a sentence of their own.
+    #[must_use]
+    pub const fn has_message_without_key(&self) -> bool {
+        self.message_without_key.is_some()
+    }
+
     /// The sentence for a caller who sent a key, or none.
     #[must_use]
     pub fn message_for(&self, key: KeyKind) -> &str {

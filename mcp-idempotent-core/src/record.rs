@@ -25,6 +25,13 @@ impl Timestamp {
     pub const fn as_micros(self) -> i64 {
         self.0
     }
+
+    /// This time, and `duration` more.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        let micros = i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_add(micros))
+    }
 }
 
 /// RFC 3339 in UTC, with milliseconds: `2026-11-29T12:00:00.000Z`.

@@ -82,8 +82,7 @@ pub(crate) fn expired() -> Refusal {
          executed again. If it is meant anew, send a new key.",
     )
     .with_message_without_key(
-        "An equal call was made earlier and its result is no longer kept. This one was not executed. \
-         If it is meant anew, send it with an idempotency key of its own.",
+        "An equal call was made earlier and its result is no longer kept. This one was not executed.",
     )
 }
 
@@ -98,8 +97,7 @@ pub(crate) fn in_doubt() -> Refusal {
     )
     .with_message_without_key(
         "An equal call made earlier ended without telling whether it took effect, so this \
-                 one was not executed. Ask the operator to look before making it again with an \
-                 idempotency key of its own.",
+                 one was not executed. Ask the operator to look before making it again.",
     )
 }
 

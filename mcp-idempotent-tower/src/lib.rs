@@ -59,6 +59,7 @@ pub use crate::{
         attempt::Attempt,
         doubt::{InDoubt, IntoVerdict, Verdict, Verifying},
         not_executed::{Failure, NotExecuted},
+        reader::RefusalForm,
         refusal,
         scope::{self, Denied},
         tx::Tx,

@@ -197,16 +197,38 @@ impl Answer {
         self.text()
     }
 
+    /// Whether it is an error, or a refusal in the form of a result.
+    pub fn is_failure(&self) -> bool {
+        self.json.get("error").is_some() || self.in_result().is_object()
+    }
+
+    fn in_result(&self) -> &Value {
+        &self.json["result"]["_meta"][wire::REFUSAL]
+    }
+
+    /// What one of our refusals says, in either form.
+    pub fn refused(&self) -> &Value {
+        let data = if self.in_result().is_object() {
+            assert_eq!(self.json["result"]["isError"], true, "{}", self.line);
+            self.in_result()
+        } else {
+            &self.error()["data"]
+        };
+        assert!(
+            data["type"].is_string(),
+            "expected a refusal of ours: {}",
+            self.line
+        );
+        data
+    }
+
     /// The `type` of one of our refusals.
     pub fn refusal(&self) -> &str {
-        let data = &self.error()["data"];
-        data["type"].as_str().unwrap_or_else(|| {
-            panic!("expected a refusal of ours: {}", self.line);
-        })
+        self.refused()["type"].as_str().unwrap()
     }
 
     pub fn outcome(&self) -> &str {
-        self.error()["data"]["outcome"].as_str().unwrap()
+        self.refused()["outcome"].as_str().unwrap()
     }
 
     pub fn is_replay(&self) -> bool {

@@ -20,10 +20,11 @@ use crate::{
         Classify, Incoming as _, ToolCall, attempt, contract,
         doubt::VerifyFn,
         identity,
-        key::Places,
+        key::{KeyMaker, Places},
         provenance::{self, Inside},
+        reader::Reader,
         refusal,
-        result::{self, Reader, answered},
+        result::{self, answered},
         rules::Rules,
         run, schema,
         tool_call::Claimed,
@@ -109,8 +110,9 @@ pub async fn run_in_transaction<S: TransactionStore, T: Server>(
             let ran = handler(server.detach(), Call(*call), &mut transaction).await;
             return handled(ran).into_marked();
         }
-        Err(refusal) => return result::refuse(idempotency, Reader::ANY, &refusal),
+        Err(refused) => return refused,
     };
+    let schema = reader.schema;
     let reply = run::in_transaction(rules, call, |call, lent| {
         let server = server.detach();
         // Nobody else can have borrowed it.
@@ -119,10 +121,10 @@ pub async fn run_in_transaction<S: TransactionStore, T: Server>(
         };
         // A `CallPool` that the handler uses as well then says that the transaction is taken.
         Box::pin(lent.during(async move {
-            handled(handler(server, Call(call), &mut transaction).await).under_schema(reader.schema)
+            handled(handler(server, Call(call), &mut transaction).await).under_schema(schema)
         }))
     });
-    result::answer(idempotency, reader, reply.await)
+    result::answer(idempotency, &reader, reply.await)
 }
 
 /// Runs a tool that writes through a `CallPool`, or takes the transaction as a `Tx`.
@@ -143,15 +145,16 @@ pub async fn run_in_shared_transaction<S: TransactionStore, T: Server>(
         Ok(Ruled::ByLayer(call)) => {
             return handled(handler(server.detach(), Call(*call)).await).into_marked();
         }
-        Err(refusal) => return result::refuse(idempotency, Reader::ANY, &refusal),
+        Err(refused) => return refused,
     };
+    let schema = reader.schema;
     let reply = run::in_transaction(rules, call, |call, lent| {
         let server = server.detach();
         call.lent(lent, move |call| async move {
-            handled(handler(server, Call(call)).await).under_schema(reader.schema)
+            handled(handler(server, Call(call)).await).under_schema(schema)
         })
     });
-    result::answer(idempotency, reader, reply.await)
+    result::answer(idempotency, &reader, reply.await)
 }
 
 /// The author's function for calls in doubt.
@@ -185,16 +188,17 @@ pub async fn run_under_lease<S: Store, T: Server>(
         Ok(Ruled::ByLayer(call)) => {
             return handled(handler(server.detach(), Call(*call)).await).into_marked();
         }
-        Err(refusal) => return result::refuse(idempotency, Reader::ANY, &refusal),
+        Err(refused) => return refused,
     };
+    let schema = reader.schema;
     let reply = run::under_lease(rules, call, |call, attempt| {
         let server = server.detach();
         call.attended(attempt, move |call| async move {
             let handled = handled(handler(server, Call(call)).await);
-            handled.classified(classify).under_schema(reader.schema)
+            handled.classified(classify).under_schema(schema)
         })
     });
-    result::answer(idempotency, reader, reply.await)
+    result::answer(idempotency, &reader, reply.await)
 }
 
 /// Gives a closure the lifetimes of a function that verifies.
@@ -218,12 +222,13 @@ fn rules<'s, S: Store>(
     options: &'static ToolOptions,
     verify: Option<VerifyFn<'s>>,
     Call(mut call): Call,
-) -> Result<Ruled<'s, S>, Refusal> {
+) -> Result<Ruled<'s, S>, Result<CallToolResponse, ErrorData>> {
+    let form = idempotency.settings().refusal_form;
     let tool = idempotency.annotated(options, call.name());
     let policy = tool.policy.map_err(|error| {
         let refusal = Refusal::from(error);
         run::refused(idempotency, call.name(), &refusal);
-        refusal
+        Reader::of_any_tool(form, KeyMaker::of_meta(call.meta())).refused(&refusal)
     })?;
     let rules = Rules {
         idempotency: idempotency.clone(),
@@ -242,8 +247,10 @@ fn rules<'s, S: Store>(
         return Ok(Ruled::ByLayer(Box::new(call)));
     }
     let reader = Reader {
-        key: Places::of(call.meta(), call.arguments(), &rules.policy).kind(),
+        form,
+        maker: Places::of(call.meta(), call.arguments(), &rules.policy).maker(),
         schema: tool.output_schema,
+        policy: Some(Arc::clone(&rules.policy)),
     };
     Ok(Ruled::Here(reader, rules, Box::new(call)))
 }

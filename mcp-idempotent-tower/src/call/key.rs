@@ -28,6 +28,36 @@ pub(crate) struct Places<'a, 'p> {
     pub(crate) argument: Option<&'p str>,
 }
 
+/// Who made the key of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyMaker {
+    /// Client code, in `_meta` or in `params.idempotencyKey`.
+    Client,
+    /// A model, in an argument.
+    Model,
+    /// Nobody: the call has no key.
+    Nobody,
+}
+
+impl KeyMaker {
+    pub(crate) const fn kind(self) -> KeyKind {
+        match self {
+            Self::Client | Self::Model => KeyKind::Explicit,
+            Self::Nobody => KeyKind::Derived,
+        }
+    }
+
+    /// As far as `_meta` tells: a key in an argument is not seen.
+    pub(crate) fn of_meta(meta: &Object) -> Self {
+        let places = Places {
+            meta: Some(meta),
+            arguments: None,
+            argument: None,
+        };
+        places.maker()
+    }
+}
+
 /// Why a call's key could not be read.
 #[derive(Debug)]
 pub(crate) enum Unreadable {
@@ -47,22 +77,29 @@ impl<'a, 'p> Places<'a, 'p> {
 
     /// The values in the places for a key, valid or not.
     pub(crate) fn values(self) -> impl Iterator<Item = &'a Value> + use<'a> {
-        let meta = |name| self.meta.and_then(|meta| meta.get(name));
-        let argument = self
-            .arguments
-            .zip(self.argument)
-            .and_then(|(arguments, pointer)| at_pointer(arguments, pointer))
-            .filter(|value| !value.is_null());
-        [meta(wire::KEY), meta(wire::KEY_ALIAS), argument]
-            .into_iter()
-            .flatten()
+        let [key, alias] = self.in_meta();
+        [key, alias, self.in_arguments()].into_iter().flatten()
     }
 
-    /// Whether the call carries a key, valid or not.
-    pub(crate) fn kind(self) -> KeyKind {
-        match self.values().next() {
-            Some(_) => KeyKind::Explicit,
-            None => KeyKind::Derived,
+    fn in_meta(self) -> [Option<&'a Value>; 2] {
+        [wire::KEY, wire::KEY_ALIAS].map(|name| self.meta.and_then(|meta| meta.get(name)))
+    }
+
+    fn in_arguments(self) -> Option<&'a Value> {
+        self.arguments
+            .zip(self.argument)
+            .and_then(|(arguments, pointer)| at_pointer(arguments, pointer))
+            .filter(|value| !value.is_null())
+    }
+
+    /// Who made the call's key, valid or not.
+    pub(crate) fn maker(self) -> KeyMaker {
+        if self.in_meta().iter().any(Option::is_some) {
+            KeyMaker::Client
+        } else if self.in_arguments().is_some() {
+            KeyMaker::Model
+        } else {
+            KeyMaker::Nobody
         }
     }
 

@@ -24,6 +24,7 @@ pub(crate) mod key;
 pub(crate) mod not_executed;
 pub(crate) mod observed;
 pub(crate) mod provenance;
+pub(crate) mod reader;
 pub mod refusal;
 pub(crate) mod reply;
 pub(crate) mod result;

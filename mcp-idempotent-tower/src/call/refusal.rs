@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    Action, CommitOutcome, ErrorKind, Interrupted, KeyKind, Policy, Refusal, Timestamp,
+    Action, CommitOutcome, ErrorKind, Interrupted, Policy, Refusal, Timestamp,
 };
 use rmcp::{
     ErrorData,
-    model::{CallToolResult, ContentBlock, ErrorCode, MetaObject},
+    model::{CallToolResponse, CallToolResult, ContentBlock, ErrorCode, MetaObject},
 };
 use serde_json::{Map, Value, json};
 
+#[cfg(feature = "relay")]
+use super::ToolResult;
 use crate::wire;
 
 fn refusal_data(refusal: &Refusal) -> Map<String, Value> {
@@ -28,35 +30,62 @@ fn refusal_data(refusal: &Refusal) -> Map<String, Value> {
 /// failed. `data` is `{type, outcome, action, retryAfterMs?}`.
 #[must_use]
 pub fn error_data(refusal: &Refusal) -> ErrorData {
-    error_data_for(refusal, KeyKind::Explicit)
+    worded(refusal, refusal.message().to_owned())
 }
 
-pub(crate) fn error_data_for(refusal: &Refusal, key: KeyKind) -> ErrorData {
+/// A refusal with another sentence.
+pub(crate) fn worded(refusal: &Refusal, sentence: String) -> ErrorData {
     let code = if refusal.kind().is_callers() {
         ErrorCode::INVALID_PARAMS
     } else {
         ErrorCode::INTERNAL_ERROR
     };
-    ErrorData::new(
-        code,
-        refusal.message_for(key).to_owned(),
-        Some(Value::Object(refusal_data(refusal))),
-    )
+    ErrorData::new(code, sentence, Some(Value::Object(refusal_data(refusal))))
 }
 
-/// A refusal as a tool result with `isError`, for hosts that hide protocol errors from the model.
+/// A refusal as a tool result with `isError`, for readers who see no protocol errors.
 #[must_use]
 pub fn error_result(refusal: &Refusal) -> CallToolResult {
-    error_result_for(refusal, KeyKind::Explicit)
+    into_result(error_data(refusal))
 }
 
-pub(crate) fn error_result_for(refusal: &Refusal, key: KeyKind) -> CallToolResult {
-    let mut result = CallToolResult::error(vec![ContentBlock::text(refusal.message_for(key))]);
+/// An error of ours as a tool result. Its data is in `_meta`: structured content would have to fit the tool's
+/// output schema.
+pub(crate) fn into_result(error: ErrorData) -> CallToolResult {
+    let mut result = CallToolResult::error(vec![ContentBlock::text(error.message)]);
     result
         .meta
         .get_or_insert_with(MetaObject::default)
-        .insert(wire::REFUSAL.into(), Value::Object(refusal_data(refusal)));
+        .insert(wire::REFUSAL.into(), error.data.unwrap_or_default());
     result
+}
+
+/// Whether an error is one of ours.
+pub(crate) fn is_ours(error: &ErrorData) -> bool {
+    let kind = error.data.as_ref().and_then(|data| data.get("type"));
+    kind.and_then(Value::as_str).is_some_and(is_a_type_of_ours)
+}
+
+/// Whether a result of ours is a refusal.
+pub(crate) fn is_refusal(result: &CallToolResult) -> bool {
+    let meta = result.meta.as_ref();
+    result.is_error == Some(true) && meta.is_some_and(|meta| meta.contains_key(wire::REFUSAL))
+}
+
+/// A refusal as a member of a JSON-RPC response: its name and its JSON.
+#[cfg(feature = "relay")]
+pub(crate) fn json_of(refused: ToolResult) -> (&'static str, String) {
+    match refused {
+        Ok(CallToolResponse::Complete(result)) => ("result", json!(result).to_string()),
+        Ok(_) => unreachable!("a refusal is an error or a complete result"),
+        Err(error) => ("error", json!(error).to_string()),
+    }
+}
+
+/// The JSON of a content block with this text.
+#[cfg(feature = "relay")]
+pub(crate) fn text_block(text: String) -> String {
+    json!(ContentBlock::text(text)).to_string()
 }
 
 /// Marks a result as a replay.
@@ -76,14 +105,6 @@ pub(crate) fn unrecorded() -> Value {
     let message = "The call was executed, but its result could not be recorded. Keep it: a retry will be \
                    told that the outcome is unknown.";
     json!({ "message": message })
-}
-
-/// The content block that tells a model about a replay, if the server asks for it.
-pub(crate) fn replay_notice(at: Timestamp) -> ContentBlock {
-    ContentBlock::text(format!(
-        "This call was already executed at {at}; this is its result. It was not executed again. \
-         To run it again, send a new idempotency key."
-    ))
 }
 
 pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Refusal {
@@ -142,28 +163,31 @@ pub(crate) fn not_borrowed() -> Refusal {
 }
 
 pub(crate) fn key_required(policy: &Policy) -> Refusal {
-    // The argument comes first: a model can fill it, while hosts do not let it set `_meta`.
-    let place = match policy.key_argument.as_deref() {
-        Some(pointer) => {
-            let name = pointer.strip_prefix('/').filter(|name| !name.contains('/'));
-            format!(
-                "in the argument `{}`, or in `_meta[\"{}\"]`",
-                name.unwrap_or(pointer),
-                wire::KEY
-            )
-        }
-        None => format!("in `_meta[\"{}\"]`", wire::KEY),
+    let remedy = match policy.key_argument.as_deref().map(argument_name) {
+        Some(name) => format!(
+            "Make a new unique key for this intent, send it in the argument `{name}`, and send the same key \
+             again on every retry."
+        ),
+        None => format!(
+            "The program that sends the call has to put one into `_meta[\"{}\"]`: a new unique key for each \
+             intent, and the same key on every retry. A model cannot do that; tell the user.",
+            wire::KEY
+        ),
     };
     Refusal::new(
         ErrorKind::KeyRequired,
         CommitOutcome::NotCommitted,
         Action::UseNewKey,
         format!(
-            "This tool takes calls with an idempotency key only, so the call was not executed. \
-             Make a new unique key for this intent, send it {place}, and send the same key again \
-             on every retry."
+            "This tool takes calls with an idempotency key only, so the call was not executed. {remedy}"
         ),
     )
+}
+
+/// How an argument is called to its reader: by its name, or by its JSON pointer if it is not top-level.
+pub(crate) fn argument_name(pointer: &str) -> &str {
+    let name = pointer.strip_prefix('/');
+    name.filter(|name| !name.contains('/')).unwrap_or(pointer)
 }
 
 /// The call was executed, but its stored result cannot be read.
@@ -188,12 +212,12 @@ pub(crate) fn outdated() -> Refusal {
         CommitOutcome::Committed,
         Action::AskOperator,
         "The call with this idempotency key was executed and its effect is committed. The tool's results \
-         have another form since, so the recorded one is in `result` of this error's data. It was not \
+         have another form since, so the recorded one is not this answer, but comes with it. The call was not \
          executed again; do not repeat it with a new key.",
     )
     .with_message_without_key(
         "An equal call made earlier was executed and its effect is committed. The tool's results have \
-         another form since, so the recorded one is in `result` of this error's data. This one was not \
+         another form since, so the recorded one is not this answer, but comes with it. This call was not \
          executed; do not repeat it.",
     )
 }

@@ -3,19 +3,20 @@
 use std::{future::Future, panic::AssertUnwindSafe};
 
 use futures_util::FutureExt as _;
-use mcp_idempotent_core::{
-    Bytes, HandlerResult, KeyKind, OnErrorResult, Refusal, Replay, ResultKind,
-};
+use mcp_idempotent_core::{Bytes, HandlerResult, OnErrorResult, Replay, ResultKind};
 use rmcp::{
     ErrorData,
-    model::{CallToolResponse, CallToolResult, CreateTaskResult, ErrorCode, InputRequiredResult},
+    model::{
+        CallToolResponse, CallToolResult, ContentBlock, CreateTaskResult, ErrorCode,
+        InputRequiredResult,
+    },
 };
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
-    Classify, ToolResult, not_executed::NotExecuted, provenance, refusal, reply::Reply,
-    schema::SchemaHash,
+    Classify, ToolResult, not_executed::NotExecuted, provenance, reader::Reader, refusal,
+    reply::Reply, schema::SchemaHash,
 };
 use crate::{Idempotency, wire};
 
@@ -43,23 +44,6 @@ pub(crate) struct Handled {
     schema: Option<SchemaHash>,
 }
 
-/// Who gets an answer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Reader {
-    /// Whether they sent a key.
-    pub(crate) key: KeyKind,
-    /// What they know of the tool's results.
-    pub(crate) schema: Option<SchemaHash>,
-}
-
-impl Reader {
-    /// Nothing is known about the call.
-    pub(crate) const ANY: Self = Self {
-        key: KeyKind::Explicit,
-        schema: None,
-    };
-}
-
 impl Handled {
     /// The answer of the author's code. What it passes on from another server is marked as such.
     pub(crate) fn by_author(mut result: ToolResult) -> Self {
@@ -76,6 +60,10 @@ impl Handled {
     fn of(result: ToolResult, is_not_executed: bool) -> Self {
         let kind = match &result {
             _ if is_not_executed => ResultKind::NotExecuted,
+            // Another service of ours refused the call, and its form says nothing about the effect.
+            Ok(CallToolResponse::Complete(result)) if refusal::is_refusal(result) => {
+                ResultKind::ProtocolError
+            }
             Ok(CallToolResponse::Complete(result)) if result.is_error == Some(true) => {
                 ResultKind::ErrorResult
             }
@@ -189,10 +177,11 @@ fn bytes(tag: u8, head: &[u8], value: &impl Serialize) -> Result<Bytes, serde_js
 /// What the client gets.
 pub(crate) fn answer<S>(
     idempotency: &Idempotency<S>,
-    reader: Reader,
+    reader: &Reader,
     reply: Reply<Handled>,
 ) -> ToolResult {
-    match reply {
+    // The handler, or a service below, may have returned an error of ours.
+    reader.answered(match reply {
         Reply::Ran(handled) => handled.result,
         Reply::Unrecorded(handled) => {
             let mut result = handled.result;
@@ -206,53 +195,46 @@ pub(crate) fn answer<S>(
             }
             result
         }
-        Reply::Refused(refusal) => refuse(idempotency, reader, &refusal),
+        Reply::Refused(refusal) => reader.refused(&refusal),
         Reply::Replayed(recorded) if is_of_another_schema(&recorded, reader) => {
-            outdated(idempotency, reader, &recorded)
+            outdated(reader, &recorded)
         }
-        Reply::Replayed(recorded) => replay(&recorded, idempotency.settings().announce_replays)
-            .unwrap_or_else(|error| {
+        Reply::Replayed(recorded) => {
+            let announce = idempotency.settings().announce_replays;
+            replay(&recorded, reader, announce).unwrap_or_else(|error| {
                 tracing::error!(%error, "a stored result could not be read");
-                refuse(idempotency, reader, &refusal::unreadable())
-            }),
-    }
-}
-
-/// A refusal, in the form that this server's settings ask for.
-pub(crate) fn refuse<S>(
-    idempotency: &Idempotency<S>,
-    reader: Reader,
-    refusal: &Refusal,
-) -> ToolResult {
-    if idempotency.settings().refusals_as_results {
-        Ok(refusal::error_result_for(refusal, reader.key).into())
-    } else {
-        Err(refusal::error_data_for(refusal, reader.key))
-    }
+                reader.refused(&refusal::unreadable())
+            })
+        }
+    })
 }
 
 /// Whether the tool's output schema has changed since the result was recorded.
-fn is_of_another_schema(recorded: &Replay, reader: Reader) -> bool {
+fn is_of_another_schema(recorded: &Replay, reader: &Reader) -> bool {
     let then = split(&recorded.response).ok().and_then(|(_, then, _)| then);
     then.zip(reader.schema)
         .is_some_and(|(then, now)| then != now)
 }
 
 /// Says what was committed: a client that validates results would not accept the recorded one.
-fn outdated<S>(idempotency: &Idempotency<S>, reader: Reader, recorded: &Replay) -> ToolResult {
-    let mut answer = refuse(idempotency, reader, &refusal::outdated());
+fn outdated(reader: &Reader, recorded: &Replay) -> ToolResult {
+    let mut answer = reader.refused(&refusal::outdated());
+    let Ok(Ok(CallToolResponse::Complete(response))) = decode(&recorded.response) else {
+        return answer;
+    };
+    let result = json!(response);
     let data = match &mut answer {
-        Ok(CallToolResponse::Complete(result)) => result
-            .meta
-            .as_mut()
-            .and_then(|meta| meta.get_mut(wire::REFUSAL)),
+        Ok(CallToolResponse::Complete(refused)) => {
+            // A model sees the content only.
+            refused.content.extend(response.content);
+            let meta = refused.meta.as_mut();
+            meta.and_then(|meta| meta.get_mut(wire::REFUSAL))
+        }
         Ok(_) => None,
         Err(error) => error.data.as_mut(),
     };
-    if let Some(data) = data
-        && let Ok(Ok(CallToolResponse::Complete(response))) = decode(&recorded.response)
-    {
-        data["result"] = json!(response);
+    if let Some(data) = data {
+        data["result"] = result;
     }
     answer
 }
@@ -274,7 +256,11 @@ pub(crate) fn answered<T>(
 /// # Errors
 ///
 /// This version does not know the form of the bytes.
-pub(crate) fn replay(replay: &Replay, announce: bool) -> Result<ToolResult, serde_json::Error> {
+fn replay(
+    replay: &Replay,
+    reader: &Reader,
+    announce: bool,
+) -> Result<ToolResult, serde_json::Error> {
     let mut result = decode(&replay.response)?;
     let Some(at) = replay.at else {
         return Ok(result);
@@ -283,7 +269,8 @@ pub(crate) fn replay(replay: &Replay, announce: bool) -> Result<ToolResult, serd
         Ok(CallToolResponse::Complete(result)) => {
             refusal::mark_replayed(&mut result.meta, at);
             if announce {
-                result.content.push(refusal::replay_notice(at));
+                let notice = ContentBlock::text(reader.replay_notice(at));
+                result.content.push(notice);
             }
         }
         Ok(CallToolResponse::Task(task)) => refusal::mark_replayed(&mut task.meta, at),

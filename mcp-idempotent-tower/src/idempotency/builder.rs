@@ -8,7 +8,10 @@ use mcp_idempotent_core::{
 use rmcp::{RoleServer, service::RequestContext};
 
 use super::{Idempotency, Settings, error::BuildError};
-use crate::call::scope::{AuthorizeHook, Denied, Said, ScopeSource};
+use crate::call::{
+    reader::RefusalForm,
+    scope::{AuthorizeHook, Denied, Said, ScopeSource},
+};
 
 /// Builds an [`Idempotency`]. You must say who calls the server, with one of the `…scope…` methods or
 /// [`with_one_caller`](Self::with_one_caller). Everything else has a default.
@@ -172,10 +175,11 @@ impl<S: Store> IdempotencyBuilder<S> {
         self
     }
 
-    /// Sends refusals as tool results with `isError`, for hosts that hide protocol errors from the model.
+    /// In which form refusals are sent. Default: [`RefusalForm::ByKeyMaker`], in the form that reaches whoever
+    /// made the call's key.
     #[must_use]
-    pub fn with_refusals_as_results(mut self, yes: bool) -> Self {
-        self.settings.refusals_as_results = yes;
+    pub fn with_refusal_form(mut self, form: RefusalForm) -> Self {
+        self.settings.refusal_form = form;
         self
     }
 

@@ -23,6 +23,7 @@ use crate::{
     attribute::options::ToolOptions,
     call::{
         contract,
+        reader::RefusalForm,
         schema::SchemaHash,
         scope::{AuthorizeHook, ScopeSource},
     },
@@ -61,7 +62,7 @@ pub(crate) struct AnnotatedTool {
 pub(crate) struct Settings {
     pub(crate) policy: Arc<Policy>,
     pub(crate) authorize: Option<AuthorizeHook>,
-    pub(crate) refusals_as_results: bool,
+    pub(crate) refusal_form: RefusalForm,
     pub(crate) announce_replays: bool,
     pub(crate) check_output_schemas: bool,
 }

@@ -33,6 +33,7 @@ use crate::{
     call::{
         ToolCall,
         definition::{Definitions, SharedHandler},
+        key::KeyMaker,
         provenance::{self, Inside},
         refusal,
         result::answered,
@@ -62,6 +63,7 @@ impl<H: ServerHandler, T: ToolService> ServerHandler for LayeredServer<H, T> {
     ) -> Result<CallToolResponse, ErrorData> {
         // This server may be the handler of another one that we have wrapped.
         let inside = context.extensions.remove::<Inside>();
+        let maker = KeyMaker::of_meta(&context.meta);
         let definitions: Arc<dyn Definitions> = Arc::<SharedHandler<H>>::clone(&self.shared);
         let call = ToolCall::of(definitions, request, context);
         let mut result = answered(self.service.oneshot(call), refusal::failed).await;
@@ -69,7 +71,11 @@ impl<H: ServerHandler, T: ToolService> ServerHandler for LayeredServer<H, T> {
             return provenance::seal(result);
         }
         NotExecuted::unmark(&mut result);
-        result
+        match self.fronts.first() {
+            // For the errors of services around our layer.
+            Some(front) => front.refusal_form().applied(maker, result),
+            None => result,
+        }
     }
 
     async fn initialize(

@@ -20,12 +20,17 @@ use crate::{
     call::{
         contract,
         definition::{self, Definitions},
+        reader::RefusalForm,
         schema,
     },
     wire,
 };
 
 impl<S: Store> Front for IdempotencyLayer<S> {
+    fn refusal_form(&self) -> RefusalForm {
+        self.shared.idempotency.settings().refusal_form
+    }
+
     fn advertise(&self, capabilities: &mut ServerCapabilities) {
         capabilities
             .extensions

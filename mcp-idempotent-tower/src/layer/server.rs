@@ -15,7 +15,10 @@ use super::{
     IdempotencyLayer, IdempotencyService,
     stack::{HandlerService, ToolService},
 };
-use crate::call::definition::{Definitions, SharedHandler};
+use crate::call::{
+    definition::{Definitions, SharedHandler},
+    reader::RefusalForm,
+};
 
 /// Puts tower layers around the tool calls of a server.
 ///
@@ -140,6 +143,9 @@ pub(crate) enum Unanswered {
 
 /// What a layer adds to its server beside the service for calls.
 pub(crate) trait Front: Send + Sync + 'static {
+    /// In which form callers get refusals.
+    fn refusal_form(&self) -> RefusalForm;
+
     fn advertise(&self, capabilities: &mut ServerCapabilities);
 
     fn describe(&self, tool: &mut Tool);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::{FutureExt as _, future::BoxFuture};
-use mcp_idempotent_core::{KeyKind, ResultKind, Store};
+use mcp_idempotent_core::{ResultKind, Store};
 use rmcp::{
     ErrorData,
     model::{CallToolResponse, Tool},
@@ -23,10 +23,11 @@ use super::{
 };
 use crate::call::{
     Incoming as _, ToolCall, ToolResult,
-    key::Places,
+    key::{KeyMaker, Places},
     not_executed::NotExecuted,
+    reader::Reader,
     refusal,
-    result::{self, Handled, Reader},
+    result::{self, Handled},
     rules::Rules,
     run,
     schema::SchemaHash,
@@ -71,16 +72,17 @@ where
         Box::pin(async move {
             match AssertUnwindSafe(call.tool()).catch_unwind().await {
                 Ok(tool) => answer(&layer, inner, call, tool.as_deref()).await,
-                Err(_) => panicked(&layer),
+                Err(_) => panicked(&layer, &call),
             }
         })
     }
 }
 
 /// The author's predicate that chooses a rule panicked.
-fn panicked<S>(layer: &IdempotencyLayer<S>) -> ToolResult {
-    let refusal = refusal::panicked_before();
-    result::refuse(&layer.shared.idempotency, Reader::ANY, &refusal)
+fn panicked<S>(layer: &IdempotencyLayer<S>, call: &ToolCall) -> ToolResult {
+    let form = layer.shared.idempotency.settings().refusal_form;
+    let reader = Reader::of_any_tool(form, KeyMaker::of_meta(call.meta()));
+    reader.refused(&refusal::panicked_before())
 }
 
 fn answer<T, S>(
@@ -98,7 +100,7 @@ where
     let is_known = tool.is_some();
     let rule = catch_unwind(AssertUnwindSafe(|| layer.shared.rule(call.name(), tool)));
     let Ok(rule) = rule else {
-        return Box::pin(future::ready(panicked(layer)));
+        return Box::pin(future::ready(panicked(layer, &call)));
     };
     if matches!(rule.kind, Kind::Untouched) || has_contract(tool) || call.is_protected() {
         // A mark of `NotExecuted` stays, for the layer that deduplicates the call.
@@ -106,15 +108,18 @@ where
     }
     let read_only = rule::is_read_only(tool);
     let policy = rule.policy_for(read_only);
-    let key = Places::of(call.meta(), call.arguments(), policy).kind();
+    let maker = Places::of(call.meta(), call.arguments(), policy).maker();
     let schema = tool.and_then(|tool| tool.output_schema.as_ref());
     let schema = schema.filter(|_| layer.shared.idempotency.settings().check_output_schemas);
+    let schema = schema.map(|schema| SchemaHash::of(schema));
     let reader = Reader {
-        key,
-        schema: schema.map(|schema| SchemaHash::of(schema)),
+        form: layer.shared.idempotency.settings().refusal_form,
+        maker,
+        schema,
+        policy: Some(Arc::clone(policy)),
     };
     let transaction = match rule.kind {
-        Kind::Transaction(_) if read_only && rule.by_default && key == KeyKind::Derived => None,
+        Kind::Transaction(_) if read_only && rule.by_default && maker == KeyMaker::Nobody => None,
         Kind::Transaction(run) => Some(run),
         Kind::Lease | Kind::Untouched => None,
     };
@@ -131,9 +136,7 @@ where
     let handler: Handler = Box::new(move |call| {
         Box::pin(async move {
             let handled = execute(inner, call).await;
-            handled
-                .classified(classify.as_deref())
-                .under_schema(reader.schema)
+            handled.classified(classify.as_deref()).under_schema(schema)
         })
     });
     let call = Box::new(call);
@@ -147,7 +150,7 @@ where
                 .await
             }
         };
-        result::answer(&idempotency, reader, reply)
+        result::answer(&idempotency, &reader, reply)
     })
 }
 

@@ -4,18 +4,19 @@ use std::{error::Error, ops::Range};
 
 use bytes::Bytes;
 use mcp_idempotent_core::{
-    Action, CommitOutcome, ErrorKind, HandlerResult, KeyKind, OnDoubt, Refusal, ResultKind,
+    Action, CommitOutcome, ErrorKind, HandlerResult, OnDoubt, Refusal, ResultKind,
 };
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    call::KeyMaker,
     message::{Id, Message, is},
     settings::ServerError,
 };
 use crate::{
     call::{
+        key::KeyMaker,
+        reader::Reader,
         refusal,
         result::{stored, tag},
     },
@@ -126,10 +127,10 @@ impl Answered {
     }
 
     /// The answer for the caller whose call was forwarded.
-    pub(super) fn told(self, id: &Id, key_maker: KeyMaker) -> Bytes {
+    pub(super) fn told(self, id: &Id, reader: &Reader) -> Bytes {
         match self.body {
             Body::Message { message, .. } => under(&message, id),
-            Body::Refused(refusal) => refused(&refusal, id, key_maker),
+            Body::Refused(refusal) => refused(&refusal, id, reader),
         }
     }
 }
@@ -227,24 +228,10 @@ fn under(message: &Bytes, id: &Id) -> Bytes {
     }
 }
 
-/// A refusal, in the form that reaches whoever made the key: client code reads JSON-RPC errors, a model sees
-/// results only.
-pub(super) fn refused(refusal: &Refusal, id: &Id, key_maker: KeyMaker) -> Bytes {
-    match key_maker {
-        KeyMaker::Client => response(
-            id,
-            "error",
-            &json!(refusal::error_data(refusal)).to_string(),
-        ),
-        KeyMaker::Model | KeyMaker::Nobody => {
-            let key = match key_maker {
-                KeyMaker::Nobody => KeyKind::Derived,
-                _ => KeyKind::Explicit,
-            };
-            let result = refusal::error_result_for(refusal, key);
-            response(id, "result", &json!(result).to_string())
-        }
-    }
+/// A refusal, in the form that its reader gets.
+pub(super) fn refused(refusal: &Refusal, id: &Id, reader: &Reader) -> Bytes {
+    let (member, json) = refusal::json_of(reader.refused(refusal));
+    response(id, member, &json)
 }
 
 /// The answer to a call that cannot be protected.

@@ -16,24 +16,13 @@ use super::{
 use crate::{
     call::{
         Incoming, Object,
-        key::Places,
+        key::{KeyMaker, Places},
         round::round,
         scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
     },
     raw::{Edit, Members, edited, range, text},
     wire,
 };
-
-/// Who made the key of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KeyMaker {
-    /// Client code, in `_meta` or in `params.idempotencyKey`.
-    Client,
-    /// A model, in an argument.
-    Model,
-    /// Nobody: the call has no key.
-    Nobody,
-}
 
 /// One `tools/call`.
 pub(crate) struct RelayedCall {
@@ -115,7 +104,12 @@ impl RelayedCall {
         let Some(arguments) = arguments else {
             return Ok(None);
         };
-        let key_maker = key_maker(&meta, arguments.as_ref(), key_argument);
+        let places = Places {
+            meta: Some(&meta),
+            arguments: arguments.as_ref(),
+            argument: key_argument,
+        };
+        let key_maker = places.maker();
         let meta_text = params.get("_meta").and_then(|meta| Members::of(meta.get()));
         let token = meta_text.and_then(|meta| meta.get("progressToken"));
         let token = token.and_then(|raw| Some((Id::of(raw)?, range(line, raw))));
@@ -190,25 +184,6 @@ fn lift_key(params: &Members<'_>, meta: &mut Object) -> serde_json::Result<()> {
     };
     meta.insert(name.to_owned(), key);
     Ok(())
-}
-
-fn key_maker(meta: &Object, arguments: Option<&Object>, argument: Option<&str>) -> KeyMaker {
-    let has_key = |arguments| {
-        let meta = Some(meta);
-        let places = Places {
-            meta,
-            arguments,
-            argument,
-        };
-        places.values().next().is_some()
-    };
-    if has_key(None) {
-        KeyMaker::Client
-    } else if has_key(arguments) {
-        KeyMaker::Model
-    } else {
-        KeyMaker::Nobody
-    }
 }
 
 fn round_of(params: &Members<'_>) -> serde_json::Result<Round> {

@@ -114,7 +114,8 @@ impl<S: Store> Calls<S> {
             Err(call) => return Taken::Refused(answer::invalid(&call.id, call.why)),
         };
         let Some(held) = self.hold(line.len()) else {
-            return Taken::Refused(answer::refused(&busy(), &call.id, call.key_maker));
+            let reader = self.relay.reader(&call, None);
+            return Taken::Refused(answer::refused(&busy(), &call.id, &reader));
         };
         call.held = Some(held);
         let listener = call.progress_token.take();
@@ -134,8 +135,8 @@ impl<S: Store> Calls<S> {
         let (id, ticket) = (call.id.clone(), Arc::clone(&call.ticket));
         let Some(_held) = self.hold(CALL) else {
             self.tickets.end(&id, &ticket);
-            self.tell(&answer::refused(&busy(), &id, call.key_maker))
-                .await;
+            let reader = self.relay.reader(&call, None);
+            self.tell(&answer::refused(&busy(), &id, &reader)).await;
             return;
         };
         let answer = tokio::select! {

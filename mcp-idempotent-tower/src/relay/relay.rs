@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Idempotency,
-    call::{reply::Reply, rules::Rules, run},
+    call::{reader::Reader, reply::Reply, rules::Rules, run},
     idempotency::BuildError,
 };
 
@@ -97,6 +97,15 @@ impl<S: Store> Relay<S> {
         policies.policy(settings, &call.tool, hints, call.has_key())
     }
 
+    /// Who reads the answer to a call.
+    pub(super) fn reader(&self, call: &RelayedCall, policy: Option<&Arc<Policy>>) -> Reader {
+        let form = self.idempotency.settings().refusal_form;
+        Reader {
+            policy: policy.cloned(),
+            ..Reader::of_any_tool(form, call.key_maker)
+        }
+    }
+
     /// The answer to a protected call, under its own id. It runs once, is joined, or is answered from its
     /// record.
     pub(super) async fn answer(
@@ -106,7 +115,7 @@ impl<S: Store> Relay<S> {
         hints: Hints,
         forward: Forward,
     ) -> Bytes {
-        let (id, key_maker) = (call.id.clone(), call.key_maker);
+        let (id, reader) = (call.id.clone(), self.reader(&call, Some(policy)));
         let rules = Rules {
             idempotency: self.idempotency.clone(),
             policy: Arc::clone(policy),
@@ -118,10 +127,10 @@ impl<S: Store> Relay<S> {
         let reply = run::under_lease(rules, Box::new(call), |call, _| forward(call)).await;
         let announce = self.idempotency.settings().announce_replays;
         match reply {
-            Reply::Ran(answered) => answered.told(&id, key_maker),
-            Reply::Unrecorded(answered) => replay::unrecorded(answered.told(&id, key_maker)),
-            Reply::Replayed(replay) => replay::replayed(&replay, &id, key_maker, announce),
-            Reply::Refused(refusal) => answer::refused(&refusal, &id, key_maker),
+            Reply::Ran(answered) => answered.told(&id, &reader),
+            Reply::Unrecorded(answered) => replay::unrecorded(answered.told(&id, &reader)),
+            Reply::Replayed(replay) => replay::replayed(&replay, &id, &reader, announce),
+            Reply::Refused(refusal) => answer::refused(&refusal, &id, &reader),
         }
     }
 }

@@ -7,11 +7,11 @@ use serde_json::{json, value::RawValue};
 
 use super::{
     answer::{refused, response},
-    call::KeyMaker,
     message::{Id, Message},
 };
 use crate::{
     call::{
+        reader::Reader,
         refusal,
         result::{tag, unstored},
     },
@@ -20,10 +20,10 @@ use crate::{
 };
 
 /// A recorded result under the caller's own id, marked as a replay.
-pub(super) fn replayed(replay: &Replay, id: &Id, key_maker: KeyMaker, announce: bool) -> Bytes {
+pub(super) fn replayed(replay: &Replay, id: &Id, reader: &Reader, announce: bool) -> Bytes {
     let Some((tag, json)) = unstored(&replay.response) else {
         tracing::error!("a stored result could not be read");
-        return refused(&refusal::unreadable(), id, key_maker);
+        return refused(&refusal::unreadable(), id, reader);
     };
     if tag == tag::ERROR {
         return response(id, "error", json);
@@ -31,7 +31,7 @@ pub(super) fn replayed(replay: &Replay, id: &Id, key_maker: KeyMaker, announce: 
     match replay.at {
         None => response(id, "result", json),
         Some(at) => {
-            let notice = announce.then(|| json!(refusal::replay_notice(at)).to_string());
+            let notice = announce.then(|| refusal::text_block(reader.replay_notice(at)));
             let mark = json!({ "at": at.to_string() }).to_string();
             let marked = marked(
                 json,

@@ -66,6 +66,27 @@ pub(crate) async fn keyed(client: &Client, tool: &'static str, arguments: Value)
     call(client, params(tool, arguments, key)).await
 }
 
+/// What a refusal says, in either form.
+pub(crate) fn refused(answer: &Value) -> &Value {
+    let in_result = &answer["result"]["_meta"]["io.github.mcp-idempotent/refusal"];
+    let data = match in_result {
+        Value::Object(_) => {
+            assert_eq!(answer["result"]["isError"], true, "{answer}");
+            in_result
+        }
+        _ => &answer["error"]["data"],
+    };
+    assert!(data["type"].is_string(), "not refused: {answer}");
+    data
+}
+
+/// The type and the outcome of a refusal.
+pub(crate) fn refusal(answer: &Value) -> (&str, &str) {
+    let data = refused(answer);
+    let word = |name: &str| data[name].as_str().unwrap();
+    (word("type"), word("outcome"))
+}
+
 /// Waits for something that another task is about to do.
 pub(crate) async fn until(condition: impl Fn() -> bool) {
     for _ in 0..100_000 {

@@ -9,8 +9,8 @@ use std::sync::{
 };
 
 use mcp_idempotent_tower::{
-    Idempotency, IdempotencyLayer, KeyRequirement, MemoryStore, OnError, ServerExt as _,
-    idempotent, layer::Rule,
+    Idempotency, IdempotencyLayer, KeyRequirement, MemoryStore, OnError, RefusalForm,
+    ServerExt as _, idempotent, layer::Rule,
 };
 use rmcp::{
     Json, ServerHandler as _,
@@ -45,11 +45,11 @@ struct Shop {
 }
 
 impl Shop {
-    fn new(checked: bool, as_results: bool) -> Self {
+    fn new(checked: bool, form: RefusalForm) -> Self {
         let builder = Idempotency::builder("shop", MemoryStore::new())
             .with_one_caller()
             .with_output_schemas_checked(checked)
-            .with_refusals_as_results(as_results);
+            .with_refusal_form(form);
         Self {
             idempotency: builder.build().unwrap(),
             runs: Arc::default(),
@@ -153,7 +153,7 @@ async fn keyless(client: &Client, tool: &'static str) -> Value {
 
 #[tokio::test]
 async fn a_retry_finds_the_record_of_a_tool_that_was_renamed() {
-    let shop = Shop::new(false, false);
+    let shop = Shop::new(false, RefusalForm::default());
     let old = before::Server { shop: shop.clone() };
     let old = connect(old.idempotent(shop.layer(lease()))).await;
     let new = after::Server { shop: shop.clone() };
@@ -200,7 +200,7 @@ fn the_earlier_name_of_a_tool_is_not_set_for_a_server() {
 
 #[test]
 fn two_tools_are_not_recorded_under_one_name() {
-    let shop = Shop::new(false, false);
+    let shop = Shop::new(false, RefusalForm::default());
     let builder = || IdempotencyLayer::builder(shop.idempotency.clone(), lease());
     let known = || lease().with_also_known_as("pay");
     for refused in [
@@ -322,8 +322,8 @@ async fn an_argument_that_is_ignored_in_place_makes_a_retry_a_conflict_and_besid
 }
 
 /// Both tools of a version, after the older version has run them.
-async fn upgraded(checked: bool, as_results: bool) -> (Shop, Client) {
-    let shop = Shop::new(checked, as_results);
+async fn upgraded(checked: bool, form: RefusalForm) -> (Shop, Client) {
+    let shop = Shop::new(checked, form);
     let old = before::Server { shop: shop.clone() };
     let old = connect(old.idempotent(shop.layer(lease()))).await;
     for tool in ["receipt", "plain_receipt"] {
@@ -338,7 +338,7 @@ async fn upgraded(checked: bool, as_results: bool) -> (Shop, Client) {
 
 #[tokio::test]
 async fn a_result_of_an_older_output_schema_is_told_and_not_replayed() {
-    let (shop, client) = upgraded(true, false).await;
+    let (shop, client) = upgraded(true, RefusalForm::Error).await;
     for (tool, number) in [("receipt", 1), ("plain_receipt", 2)] {
         let answer = keyless(&client, tool).await;
         let data = &answer["error"]["data"];
@@ -351,16 +351,19 @@ async fn a_result_of_an_older_output_schema_is_told_and_not_replayed() {
     let fresh = keyed(&client, "receipt", Value::Null).await;
     assert_eq!(fresh["result"]["structuredContent"]["name"], "new");
 
-    let (_, client) = upgraded(true, true).await;
+    let (_, client) = upgraded(true, RefusalForm::default()).await;
     let answer = keyless(&client, "receipt").await;
     assert_eq!(answer["result"]["isError"], true, "{answer}");
     let data = &answer["result"]["_meta"][REFUSAL];
     assert_eq!(data["result"]["structuredContent"]["number"], 1, "{answer}");
+    // A model sees neither `_meta` nor an error's data.
+    let content = &answer["result"]["content"];
+    assert_eq!(content[1]["text"], r#"{"number":1}"#, "{answer}");
 }
 
 #[tokio::test]
 async fn a_result_is_replayed_as_it_is_where_schemas_are_not_checked() {
-    let (shop, client) = upgraded(false, false).await;
+    let (shop, client) = upgraded(false, RefusalForm::default()).await;
     for tool in ["receipt", "plain_receipt"] {
         let answer = keyless(&client, tool).await;
         assert!(answer["result"]["_meta"][REPLAYED].is_object(), "{answer}");

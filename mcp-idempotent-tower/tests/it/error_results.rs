@@ -17,7 +17,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use crate::client::{Client, call, connect, params};
+use crate::client::{Client, call, connect, params, refusal};
 
 /// How a call fails.
 #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
@@ -148,15 +148,12 @@ async fn retry(bank: &Bank, client: &Client, tool: &'static str, keyed: bool, te
     assert_eq!(first["result"]["content"], failed, "{tool}: {first}");
     let again = send().await;
     let runs = bank.runs.load(Ordering::SeqCst) - before;
-    match (runs, again["result"]["isError"].as_bool()) {
-        (1, Some(true)) => GetsTheResult,
-        (2, Some(true)) => Runs,
-        (1, None) => {
-            let data = &again["error"]["data"];
-            assert_eq!(
-                data["type"], "idempotency_outcome_unknown",
-                "{tool}: {again}"
-            );
+    match (runs, again["result"]["content"] == failed) {
+        (1, true) => GetsTheResult,
+        (2, true) => Runs,
+        (1, false) => {
+            let expected = ("idempotency_outcome_unknown", "unknown");
+            assert_eq!(refusal(&again), expected, "{tool}");
             IsInDoubt
         }
         other => panic!("{tool}: {other:?}, {again}"),

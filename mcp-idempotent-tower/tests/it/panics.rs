@@ -23,7 +23,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use crate::client::{Client, call, connect, params};
+use crate::client::{Client, call, connect, params, refused};
 
 /// How long a test waits for an answer that should come at once.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -36,7 +36,7 @@ async fn answered(client: &Client, tool: &'static str) -> Value {
 }
 
 fn assert_refused(answer: &Value, kind: &str, outcome: &str) {
-    let data = &answer["error"]["data"];
+    let data = refused(answer);
     assert_eq!(data["type"], kind, "{answer}");
     assert_eq!(data["outcome"], outcome, "{answer}");
 }

@@ -25,11 +25,11 @@ async fn until_answered(process: &Process, name: &str, hold: bool) -> Answer {
         loop {
             let answer = process.client.call(charge(name, hold)).await;
             assert_speaks_of_no_lock(&answer);
-            if answer.json.get("error").is_none() {
+            if !answer.is_failure() {
                 return answer;
             }
             // The handler's own error, when the database fails under it, says nothing of retries.
-            let action = &answer.error()["data"]["action"];
+            let action = &answer.refused()["action"];
             assert!(
                 action.is_null() || action == "retry_same_key" || action == "wait",
                 "{}",
@@ -183,7 +183,7 @@ async fn thirty_kills_at_any_moment_leave_one_effect_for_each_call<D: Database>(
                 continue;
             };
             assert_speaks_of_no_lock(&answer);
-            if answer.json.get("error").is_some() {
+            if answer.is_failure() {
                 assert_ne!(answer.outcome(), "committed", "seed {SEED:#x}, kill {kill}");
                 continue;
             }

@@ -87,7 +87,7 @@ async fn sixteen_handlers_that_take_a_second_connection_of_sixteen_end_in_bounde
     let mut done = 0;
     for sent in sent {
         let answer = within_patience(sent.answer()).await.unwrap();
-        if answer.json.get("error").is_some() {
+        if answer.is_failure() {
             assert_eq!(answer.refusal(), "idempotency_store_unavailable");
         } else if answer.result()["isError"] == true {
             assert!(answer.text().contains("pool timed out"), "{}", answer.line);
@@ -129,7 +129,7 @@ async fn nesting<D: Database>(size: u32) -> World<D> {
                     call("other_work", json!({ "n": 100 + outer.n }))
                 };
                 let answer = slot.get().unwrap().call(params).await;
-                if answer.json.get("error").is_some() {
+                if answer.is_failure() {
                     is_error(answer.refusal())
                 } else {
                     text(answer.success())
@@ -176,7 +176,7 @@ async fn sixteen_tools_that_call_another_one_on_a_pool_of_sixteen_end_in_bounded
     }
     for sent in sent {
         let answer = within_patience(sent.answer()).await.unwrap();
-        if answer.json.get("error").is_some() {
+        if answer.is_failure() {
             assert_eq!(answer.refusal(), "idempotency_store_unavailable");
         } else {
             let text = answer.text();

@@ -12,7 +12,7 @@ use mcp_idempotent_tests::{
     client::{CallExt as _, Client, call},
     database::{Database, Postgres, Sqlite, effect},
 };
-use mcp_idempotent_tower::{Idempotency, Scope, wire};
+use mcp_idempotent_tower::{Idempotency, RefusalForm, Scope, wire};
 use rmcp::model::CallToolRequestParams;
 use serde_json::json;
 
@@ -71,7 +71,7 @@ async fn a_call_without_a_key_is_refused_where_one_is_required<D: Database>() {
 async fn refusals_are_tool_results_where_the_server_says_so<D: Database>() {
     let database = D::create().await;
     let idempotency = engine(database.store(2))
-        .with_refusals_as_results(true)
+        .with_refusal_form(RefusalForm::Result)
         .build()
         .unwrap();
     let server = Server::<D>::new(idempotency, |_, _| Box::pin(async move { text("done") }));

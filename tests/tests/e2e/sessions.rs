@@ -176,7 +176,7 @@ async fn a_handler_that_leaves_its_transaction_idle_for_too_long_is_not_committe
     gate.open();
     let answer = sent.answer().await.unwrap();
     assert_eq!(answer.refusal(), "idempotency_not_committed");
-    assert_eq!(answer.error()["data"]["action"], "retry_same_key");
+    assert_eq!(answer.refused()["action"], "retry_same_key");
     assert_eq!(world.client.call(keyed(1)).await.success(), "done");
     world.assert_effects(&["run 1"]).await;
 }
@@ -224,10 +224,10 @@ async fn a_call_that_cannot_be_serialised_is_told_to_retry_with_the_same_key() {
     let mut failed = 0;
     for answer in answers {
         let answer = answer.unwrap();
-        if answer.json.get("error").is_some() {
+        if answer.is_failure() {
             failed += 1;
             assert_eq!(answer.refusal(), "idempotency_not_committed");
-            assert_eq!(answer.error()["data"]["action"], "retry_same_key");
+            assert_eq!(answer.refused()["action"], "retry_same_key");
         }
     }
     assert_eq!(failed, 1, "one commits, one does not");
@@ -261,7 +261,7 @@ async fn duplicates_of_a_failing_call_over_two_servers_get_one_recorded_error<D:
         async move {
             for _ in 0..50 {
                 let answer = client.call(keyed(1)).await;
-                if answer.json.get("error").is_none() {
+                if !answer.is_failure() {
                     return answer;
                 }
                 assert_eq!(answer.refusal(), "idempotency_key_in_progress");

@@ -17,11 +17,14 @@ use super::{
     event::{Event, Events},
     wire::{Server, WireBody, full, is_of_type, request, strip},
 };
-use crate::relay::{
-    answer::Answered,
-    call::{KeyMaker, RelayedCall},
-    message::{Id, Message},
-    settings::ServerError,
+use crate::{
+    call::key::KeyMaker,
+    relay::{
+        answer::Answered,
+        call::RelayedCall,
+        message::{Id, Message},
+        settings::ServerError,
+    },
 };
 
 /// How often a stream that broke off before the answer is resumed.

@@ -20,7 +20,7 @@ use sqlx::{Row as _, SqliteConnection};
 use tempfile::TempDir;
 use tokio::sync::Notify;
 
-use crate::client::{Client, call, connect, keyed, params};
+use crate::client::{Client, call, connect, keyed, params, refused};
 
 type Pool = CallPool<SqliteStore>;
 
@@ -298,7 +298,7 @@ async fn a_connection_that_outlives_its_handler_leaves_the_outcome_unknown_and_n
     let ledger = Ledger::open(&directory).await;
     let client = connect(ledger.clone()).await;
     let answer = call(&client, params("keep_it", Value::Null, Value::Null)).await;
-    assert_eq!(answer["error"]["data"]["outcome"], "unknown", "{answer}");
+    assert_eq!(refused(&answer)["outcome"], "unknown", "{answer}");
     ledger.release.notify_one();
     // Waits until the writer is free again.
     assert_eq!(text(&client, "book", json!({ "amount": 7 })).await, "1");

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use mcp_idempotent_tower::{Idempotency, IdempotencyBuilder, MemoryStore, idempotent};
+use mcp_idempotent_tower::{Idempotency, IdempotencyBuilder, MemoryStore, RefusalForm, idempotent};
 use rmcp::{ErrorData, handler::server::wrapper::Parameters, tool, tool_router};
 use serde_json::{Value, json};
 
@@ -114,12 +114,38 @@ async fn a_call_in_doubt_is_refused_and_not_repeated() {
     assert_eq!(server.charges.load(Ordering::SeqCst), 1);
 }
 
+fn by_argument(amount: i64) -> Value {
+    json!({ "name": "charge", "arguments": { "amount": amount, "key": "k" } })
+}
+
+fn by_meta(amount: i64) -> Value {
+    charge(amount, json!({ "idempotency-key": "k" }))
+}
+
 #[tokio::test]
-async fn refusals_are_tool_results_where_the_server_says_so() {
-    let mut wire = Wire::connect(Billing::new(|builder| {
-        builder.with_refusals_as_results(true)
-    }));
-    insta::assert_json_snapshot!(wire.call(charge(1, json!({}))).await);
+async fn a_refusal_goes_to_whoever_made_the_key() {
+    let mut wire = Wire::connect(Billing::new(|builder| builder));
+    wire.call(by_argument(1)).await;
+    insta::assert_json_snapshot!([wire.call(by_argument(2)).await, wire.call(by_meta(2)).await]);
+}
+
+#[tokio::test]
+async fn refusals_have_one_form_where_the_server_says_so() {
+    for (form, member) in [
+        (RefusalForm::Error, "error"),
+        (RefusalForm::Result, "result"),
+    ] {
+        let server = Billing::new(|builder| builder.with_refusal_form(form));
+        let mut wire = Wire::connect(server.clone());
+        let refused = [by_argument(2), by_meta(2), charge(1, json!({}))];
+        wire.call(by_argument(1)).await;
+        for params in refused {
+            let answer = wire.call(params).await;
+            assert!(answer[member].is_object(), "{form:?}: {answer}");
+            assert_eq!(answer.as_object().unwrap().len(), 1, "{answer}");
+        }
+        assert_eq!(server.charges.load(Ordering::SeqCst), 1);
+    }
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ use rmcp::{
 use serde_json::{Value, json};
 
 use super::{Mailer, Sent, hello, idempotency, key, layer, lease, number, send, status::status};
-use crate::client::{Client, call, connect, params};
+use crate::client::{Client, call, connect, params, refused};
 
 async fn tool(client: &Client, name: &str) -> Tool {
     let tools = client.list_all_tools().await.unwrap();
@@ -294,7 +294,7 @@ async fn what_an_annotation_leaves_to_the_server_is_in_the_contract_that_a_clien
     );
     // It is so: a call without a key is refused, and the status request knows that there is none.
     let answer = call(&client, params("says_nothing", hello(), Value::Null)).await;
-    assert_eq!(answer["error"]["data"]["type"], "idempotency_key_required");
+    assert_eq!(refused(&answer)["type"], "idempotency_key_required");
     let asked = json!({ "tool": "says_nothing", "arguments": hello() });
     assert_eq!(status(&client, asked).await["error"]["code"], -32602);
     // The argument that was added is one that a call must have.

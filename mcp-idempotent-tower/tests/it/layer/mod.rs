@@ -31,7 +31,7 @@ use rmcp::{
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, task::JoinHandle};
 
-use crate::client::{Client, call, params};
+use crate::client::{Client, call, params, refusal};
 
 #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -164,16 +164,6 @@ fn number(answer: &Value) -> u64 {
     answer["result"]["structuredContent"]["number"]
         .as_u64()
         .unwrap_or_else(|| panic!("not sent: {answer}"))
-}
-
-fn refusal(answer: &Value) -> (&str, &str) {
-    let data = &answer["error"]["data"];
-    (
-        data["type"]
-            .as_str()
-            .unwrap_or_else(|| panic!("not refused: {answer}")),
-        data["outcome"].as_str().unwrap(),
-    )
 }
 
 /// Waits until something is so.

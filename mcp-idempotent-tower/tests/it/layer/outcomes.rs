@@ -1,14 +1,19 @@
 //! What is recorded of a handler that did not simply succeed, in lease mode.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use mcp_idempotent_tower::{
-    Denied, Idempotency, IdempotencyLayer, MemoryStore, OnError, ServerExt as _, layer::Rule,
+    Denied, Idempotency, IdempotencyLayer, MemoryStore, OnError, RefusalForm, ServerExt as _,
+    layer::Rule,
 };
 use serde_json::{Value, json};
+use tower::timeout::TimeoutLayer;
 
 use super::{Mailer, hello, key, layer, lease, number, refusal, send};
 use crate::client::{Client, call, connect, params};
@@ -113,21 +118,48 @@ async fn a_tool_that_does_not_exist_is_an_error_that_means_what_the_rule_says() 
 }
 
 #[tokio::test]
-async fn refusals_are_tool_results_where_the_server_says_so() {
-    let idempotency = Idempotency::builder("mailer", MemoryStore::new())
-        .with_one_caller()
-        .with_refusals_as_results(true)
-        .build()
-        .unwrap();
-    let layer = IdempotencyLayer::new(idempotency, lease()).unwrap();
-    let client = connect(Mailer::new().idempotent(layer)).await;
-    assert_eq!(send(&client, key("k")).await, 1);
-    let answer = call(&client, params("send", json!({ "text": "bye" }), key("k"))).await;
-    assert_eq!(answer["result"]["isError"], true, "{answer}");
-    assert_eq!(
-        answer["result"]["_meta"]["io.github.mcp-idempotent/refusal"]["type"],
-        "idempotency_key_conflict"
-    );
+async fn a_refusal_goes_to_whoever_made_the_key() {
+    let by_argument = || params("send", json!({ "text": "bye", "key": "k" }), Value::Null);
+    let by_meta = || params("send", json!({ "text": "bye" }), key("k"));
+    for (form, argument, meta) in [
+        (RefusalForm::ByKeyMaker, "result", "error"),
+        (RefusalForm::Error, "error", "error"),
+        (RefusalForm::Result, "result", "result"),
+    ] {
+        let idempotency = Idempotency::builder("mailer", MemoryStore::new())
+            .with_one_caller()
+            .with_refusal_form(form)
+            .build()
+            .unwrap();
+        let layer = IdempotencyLayer::new(idempotency, lease().with_key_argument("key")).unwrap();
+        let client = connect(Mailer::new().idempotent(layer)).await;
+        assert_eq!(send(&client, key("k")).await, 1);
+        for (params, member) in [(by_argument(), argument), (by_meta(), meta)] {
+            let answer = call(&client, params).await;
+            assert!(answer[member].is_object(), "{form:?}: {answer}");
+            let expected = ("idempotency_key_conflict", "not_committed");
+            assert_eq!(refusal(&answer), expected);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_is_told_to_whoever_made_the_key() {
+    let server = || {
+        let layered = Mailer::new().layered(TimeoutLayer::new(Duration::from_millis(5)));
+        layered.idempotent(layer(lease()))
+    };
+    let above = || {
+        let protected = Mailer::new().idempotent(layer(lease()));
+        protected.layered(TimeoutLayer::new(Duration::from_millis(5)))
+    };
+    for (meta, member) in [(key("k"), "error"), (Value::Null, "result")] {
+        for client in [connect(server()).await, connect(above()).await] {
+            let answer = call(&client, params("send_slowly", hello(), meta.clone())).await;
+            assert!(answer[member].is_object(), "{answer}");
+            assert_eq!(refusal(&answer), ("call_timed_out", "unknown"));
+        }
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{Desk, TOOLS};
-use crate::client::{Client, call, connect, params};
+use crate::client::{self, Client, call, connect, params};
 
 /// Who calls stands in the call's `_meta`, as a client would never be believed.
 fn by_name(builder: IdempotencyBuilder<SqliteStore>) -> IdempotencyBuilder<SqliteStore> {
@@ -18,9 +18,7 @@ fn by_name(builder: IdempotencyBuilder<SqliteStore>) -> IdempotencyBuilder<Sqlit
 
 async fn refused(client: &Client, tool: &'static str, meta: Value) -> Value {
     let answer = call(client, params(tool, Value::Null, meta)).await;
-    let data = &answer["error"]["data"];
-    assert!(data.is_object(), "{tool}: {answer}");
-    data["type"].clone()
+    client::refused(&answer)["type"].clone()
 }
 
 async fn text(client: &Client, tool: &'static str, meta: Value) -> Value {

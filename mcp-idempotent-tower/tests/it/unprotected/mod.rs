@@ -7,23 +7,14 @@ mod till;
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use mcp_idempotent_tower::ServerExt as _;
-use serde_json::{Value, json};
+use serde_json::json;
 use tower::timeout::TimeoutLayer;
 
 use self::{
     store::Flaky,
     till::{ACT, ALL, COMMIT_ERRORS, Does, Till, WRITE, is_success, unkeyed},
 };
-use crate::client::{call, connect, params};
-
-fn refusal(answer: &Value) -> (&str, &str) {
-    let data = &answer["error"]["data"];
-    let word = |name| match data[name].as_str() {
-        Some(word) => word,
-        None => panic!("not refused: {answer}"),
-    };
-    (word("type"), word("outcome"))
-}
+use crate::client::{call, connect, params, refusal};
 
 #[tokio::test]
 async fn a_success_without_a_key_commits_and_is_not_recorded() {

@@ -104,7 +104,7 @@ fn assert_is_in_doubt(answer: &Answer) {
         answer.line
     );
     assert_eq!(answer.outcome(), "unknown");
-    assert_eq!(answer.error()["data"]["action"], "ask_operator");
+    assert_eq!(answer.refused()["action"], "ask_operator");
 }
 
 /// Nobody knows whether the call acted, and a retry finds out.
@@ -115,7 +115,7 @@ fn assert_a_retry_finds_out(answer: &Answer) {
         "{}",
         answer.line
     );
-    assert_eq!(answer.error()["data"]["action"], "retry_same_key");
+    assert_eq!(answer.refused()["action"], "retry_same_key");
 }
 
 /// The payment's number, of a call that succeeded.
