@@ -56,9 +56,11 @@ pub use mcp_idempotent_macros::idempotent;
 pub use crate::{
     call::{
         ToolCall,
+        after_commit::AfterCommit,
         attempt::Attempt,
         doubt::{InDoubt, IntoVerdict, Verdict, Verifying},
         not_executed::{Failure, NotExecuted},
+        on_replay::ReplayedCall,
         reader::RefusalForm,
         refusal,
         scope::{self, Denied},

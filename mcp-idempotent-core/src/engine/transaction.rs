@@ -25,7 +25,7 @@ use super::{
 use crate::{
     answer::Answer,
     fingerprint::RecordId,
-    handler_result::HandlerResult,
+    handler_result::{HandlerResult, ResultKind},
     policy::OnDoubt,
     refusal,
     store::{End, Ended, TransactionStore},
@@ -101,6 +101,14 @@ impl<S: TransactionStore> TransactionAttempt<S> {
     #[must_use]
     pub fn stop(&self) -> Stop {
         self.stop.clone()
+    }
+
+    /// Whether a result of this kind commits the handler's writes, under the policy of the call.
+    #[must_use]
+    pub fn commits(&self, kind: ResultKind) -> bool {
+        let lead = &*self.lead;
+        let plan = plan::transaction(kind, lead.policy.on_error, lead.identity.kind);
+        plan == TransactionPlan::Commit
     }
 
     /// Runs the handler in this task, for at most as long as its policy and the store let it hold

@@ -4,8 +4,11 @@ use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{RecordId, Scope, engine::Round};
 use tokio_util::sync::CancellationToken;
 
-use super::Object;
-use super::scope::{AuthorizeHook, Denied, NoScope, ScopeSource};
+use super::{
+    Object,
+    after_commit::AfterCommit,
+    scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
+};
 
 /// A call as a door received it.
 pub(crate) trait Incoming: Send + Sync + 'static {
@@ -24,6 +27,9 @@ pub(crate) trait Incoming: Send + Sync + 'static {
 
     /// Notes the record that the call has claimed.
     fn claimed(&mut self, record: RecordId);
+
+    /// Lets the handler say what is to be done once its transaction is committed.
+    fn offer(&mut self, _after: AfterCommit) {}
 
     /// Removes the key argument that was added to the tool's schema.
     fn remove_argument(&mut self, name: &str);

@@ -14,6 +14,7 @@
 //! | what the caller is told | [`reply`], [`refusal`] |
 //! | what `tools/list` says | [`definition`], [`contract`], [`schema`] |
 
+pub(crate) mod after_commit;
 pub(crate) mod attempt;
 pub(crate) mod contract;
 pub(crate) mod definition;
@@ -23,6 +24,7 @@ mod incoming;
 pub(crate) mod key;
 pub(crate) mod not_executed;
 pub(crate) mod observed;
+pub(crate) mod on_replay;
 pub(crate) mod provenance;
 pub(crate) mod reader;
 pub mod refusal;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mcp_idempotent_core::Policy;
 
-use super::{Incoming, doubt::VerifyFn};
+use super::{Incoming, doubt::VerifyFn, reply::Reply};
 use crate::Idempotency;
 
 /// The rules for a call.
@@ -25,6 +25,15 @@ impl<S> Rules<'_, S> {
     pub(crate) fn take_argument<C: Incoming>(&self, call: &mut C) {
         if let Some(name) = &self.added_argument {
             call.remove_argument(name);
+        }
+    }
+
+    /// Tells the author's hook of a call that gets another one's result.
+    pub(super) fn tell_of_replay<C: Incoming, R>(&self, call: &C, reply: &Reply<R>) {
+        if let Reply::Replayed(replay) = reply
+            && let Some(hook) = &self.idempotency.settings().on_replay
+        {
+            hook.tell(call, self.idempotency.scope(), replay);
         }
     }
 }

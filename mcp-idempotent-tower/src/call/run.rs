@@ -5,12 +5,13 @@ use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{
-    Begun, DetachOnDrop, HandlerResult, Lent, Refusal, Store, TransactionStore, Verify,
+    Answer, Begun, DetachOnDrop, HandlerResult, Lent, Refusal, Store, TransactionStore, Verify,
     telemetry::{Mode, ObservedCall},
 };
 
 use super::{
     Incoming,
+    after_commit::AfterCommit,
     attempt::Attempt,
     identity::{AuthorizeCall, Identified, identify},
     refusal,
@@ -49,13 +50,18 @@ where
     .await;
     rules.take_argument(&mut *call);
     let (transaction, attempt) = match begun {
-        Err(reply) => return reply,
+        Err(reply) => {
+            rules.tell_of_replay(&*call, &reply);
+            return reply;
+        }
         Ok(Err(observed)) => {
             return Box::pin(unprotected::in_transaction(rules, observed, call, handler)).await;
         }
         Ok(Ok(begun)) => begun,
     };
     call.claimed(attempt.record());
+    let after = AfterCommit::new();
+    call.offer(after.clone());
     let store = Arc::clone(rules.idempotency.engine.store());
     let lent = Lent::new(store, transaction);
     let (stop, token) = (attempt.stop(), call.own_token());
@@ -63,16 +69,21 @@ where
     let running = rules.idempotency.one_more();
     let must_write = rules.must_write;
     DetachOnDrop::new(async move {
-        let _running = running;
         let ran = match handler {
             Ok(handler) => attempt
-                .run(until_told(stop, token, seal::run(handler)))
+                .run(until_told(
+                    stop,
+                    token,
+                    after.clone().during(seal::run(handler)),
+                ))
                 .await
                 .map_err(NoResult::rolled_back),
             Err(not_started) => Err(not_started),
         };
         let (transaction, ran) = hand_back(&lent, ran, must_write);
+        let commits = attempt.commits(Seen(&ran).kind());
         let answer = attempt.finish(transaction, &Seen(&ran)).await;
+        after.ended(commits && matches!(answer, Answer::Executed), running);
         Reply::of(answer, ran)
     })
     .await
@@ -111,7 +122,10 @@ where
     .await;
     rules.take_argument(&mut *call);
     let mut attempt = match begun {
-        Err(reply) => return reply,
+        Err(reply) => {
+            rules.tell_of_replay(&*call, &reply);
+            return reply;
+        }
         Ok(Err((info, observed))) => {
             return Box::pin(unprotected::under_lease(
                 rules, info, observed, call, handler,

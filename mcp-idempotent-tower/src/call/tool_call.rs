@@ -16,6 +16,7 @@ use rmcp::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    after_commit::AfterCommit,
     attempt::Attempt,
     definition::{self, Definitions},
     incoming::Incoming,
@@ -148,12 +149,13 @@ impl ToolCall {
     {
         self.context.extensions.insert(attempt.clone());
         self.context.extensions.insert(InLeaseMode);
+        self.context.extensions.remove::<AfterCommit>();
         let ct = self.own_token();
         // Calling the handler may panic too, before there is a future.
         let handler = attempt.during(ct, async move { handler(self).await });
         if is_inside_transaction() {
             // A tool in transaction mode calls this one, whose writes are not part of that transaction.
-            return Box::pin(outside_any_transaction(handler));
+            return Box::pin(AfterCommit::none_during(outside_any_transaction(handler)));
         }
         Box::pin(handler)
     }
@@ -207,6 +209,10 @@ impl Incoming for ToolCall {
 
     fn claimed(&mut self, record: RecordId) {
         self.claimed = Some(record);
+    }
+
+    fn offer(&mut self, after: AfterCommit) {
+        self.context.extensions.insert(after);
     }
 
     fn remove_argument(&mut self, name: &str) {

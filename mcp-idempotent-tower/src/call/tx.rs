@@ -13,7 +13,7 @@ use rmcp::{
     handler::server::common::{AsRequestContext, FromContextPart},
 };
 
-use super::{not_executed::NotExecuted, provenance, refusal};
+use super::{after_commit::AfterCommit, not_executed::NotExecuted, provenance, refusal};
 
 /// The open transaction of a tool call behind the [layer](crate::layer), for tools of a rule in
 /// [transaction mode](crate::layer::Rule::transaction). It derefs to the store's connection.
@@ -105,6 +105,31 @@ impl<S: TransactionStore> fmt::Debug for Tx<S> {
     }
 }
 
+impl AfterCommit {
+    /// That of the call that this task runs, for services, and for tools without extractors.
+    ///
+    /// # Errors
+    ///
+    /// The task runs no call that has a transaction. Nothing was changed.
+    pub fn current() -> Result<Self, ErrorData> {
+        Self::of_this_task().ok_or_else(nothing_to_commit)
+    }
+}
+
+impl<C: AsRequestContext> FromContextPart<C> for AfterCommit {
+    fn from_context_part(context: &mut C) -> Result<Self, ErrorData> {
+        let extensions = &context.as_request_context().extensions;
+        match extensions.get::<Self>() {
+            Some(after) => Ok(after.clone()),
+            // In lease mode the handler's body has not begun, so nothing is in doubt.
+            None if extensions.get::<InLeaseMode>().is_some() => {
+                Err(NotExecuted::mark(nothing_to_commit()))
+            }
+            None => Err(nothing_to_commit()),
+        }
+    }
+}
+
 /// In a request's extensions: the call runs in lease mode, and has no transaction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InLeaseMode;
@@ -133,6 +158,14 @@ pub(crate) fn none_open() -> ErrorData {
         "This tool takes the call's transaction (`Tx`), but none of this store is open for it. Its \
          author must wrap the server with `ServerExt::idempotent`, in a layer whose rule for this \
          tool is `Rule::transaction()` over the same store; in lease mode there is no transaction.",
+    )
+}
+
+fn nothing_to_commit() -> ErrorData {
+    refused(
+        "This tool takes `AfterCommit`, but its call has no transaction that could be committed. Its \
+         author must let it write through the call's transaction, or leave `AfterCommit` out: in \
+         lease mode the effect is there when the handler returns.",
     )
 }
 

@@ -16,6 +16,7 @@ use tracing::Instrument as _;
 
 use super::{
     Incoming,
+    after_commit::AfterCommit,
     attempt::Attempt,
     identity::Unprotected,
     reply::Reply,
@@ -54,6 +55,8 @@ where
             return refusal.into();
         }
     };
+    let after = AfterCommit::new();
+    call.offer(after.clone());
     let session_over = store.session_over(&transaction);
     let lent = Lent::new(Arc::clone(&store), transaction);
     let (stop, token) = (Stop::default(), call.own_token());
@@ -62,12 +65,12 @@ where
     let running = rules.idempotency.one_more();
     let (must_write, on_error) = (rules.must_write, rules.policy.on_error);
     DetachOnDrop::new(async move {
-        let _running = running;
         let timed = observed.handler();
         let span = observed.span();
         let ran = match handler {
             Ok(handler) => {
-                let handler = until_told(stop.clone(), token, seal::run(handler));
+                let handler = after.clone().during(seal::run(handler));
+                let handler = until_told(stop.clone(), token, handler);
                 bounded(limit.over(&stop, session_over), handler)
                     .instrument(span.clone())
                     .await
@@ -78,11 +81,11 @@ where
         drop(timed);
         let (transaction, ran) = hand_back(&lent, ran, must_write);
         let kind = Seen(&ran).kind();
+        let commits =
+            kind.is_success() || kind == ResultKind::ErrorResult && on_error == OnError::Commit;
         let refusal = match transaction {
             None => Some(span.in_scope(|| refusal::still_held(OnDoubt::Fail))),
             Some(transaction) => {
-                let commits = kind.is_success()
-                    || kind == ResultKind::ErrorResult && on_error == OnError::Commit;
                 let end = if commits {
                     End::CommitUnrecorded
                 } else {
@@ -93,6 +96,7 @@ where
                 span.in_scope(|| refusal::of_unrecorded(ended, commits, false))
             }
         };
+        after.ended(commits && refusal.is_none(), running);
         reply(ran, refusal, Some(observed))
     })
     .await

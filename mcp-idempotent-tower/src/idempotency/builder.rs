@@ -9,6 +9,7 @@ use rmcp::{RoleServer, service::RequestContext};
 
 use super::{Idempotency, Settings, error::BuildError};
 use crate::call::{
+    on_replay::{ReplayHook, ReplayedCall},
     reader::RefusalForm,
     scope::{AuthorizeHook, Denied, Said, ScopeSource},
 };
@@ -187,6 +188,27 @@ impl<S: Store> IdempotencyBuilder<S> {
     #[must_use]
     pub fn with_announced_replays(mut self, yes: bool) -> Self {
         self.settings.announce_replays = yes;
+        self
+    }
+
+    /// Tells `hook` of each call that gets the result of another one, to count or to log it. It is called before
+    /// the caller gets its answer, so it must not block. A panic in it is logged. It is not told of the rare call
+    /// that ran in vain, because another process had committed first.
+    ///
+    /// ```
+    /// # use mcp_idempotent_tower::{Idempotency, MemoryStore};
+    /// let idempotency = Idempotency::builder("billing", MemoryStore::new())
+    ///     .with_one_caller()
+    ///     .with_on_replay(|call| tracing::info!(tool = call.tool, scope = ?call.scope, "a retry"))
+    ///     .build()?;
+    /// # Ok::<(), mcp_idempotent_tower::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn with_on_replay(
+        mut self,
+        hook: impl Fn(&ReplayedCall<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.on_replay = Some(ReplayHook(Arc::new(hook)));
         self
     }
 

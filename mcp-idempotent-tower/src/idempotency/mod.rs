@@ -23,6 +23,7 @@ use crate::{
     attribute::options::ToolOptions,
     call::{
         contract,
+        on_replay::ReplayHook,
         reader::RefusalForm,
         schema::SchemaHash,
         scope::{AuthorizeHook, ScopeSource},
@@ -64,6 +65,7 @@ pub(crate) struct Settings {
     pub(crate) authorize: Option<AuthorizeHook>,
     pub(crate) refusal_form: RefusalForm,
     pub(crate) announce_replays: bool,
+    pub(crate) on_replay: Option<ReplayHook>,
     pub(crate) check_output_schemas: bool,
 }
 

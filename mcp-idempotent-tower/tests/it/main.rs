@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+#[cfg(feature = "sqlite")]
+mod after_commit;
 mod attribute;
 mod client;
 mod deploys;

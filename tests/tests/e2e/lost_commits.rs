@@ -102,6 +102,24 @@ async fn when_a_commit_does_not_reach_the_server_nothing_is_committed_and_a_wait
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_a_commit_happens_only_if_the_commit_did() {
+    for (cut, happened) in [(Cut::AfterTheServer, 1), (Cut::BeforeTheServer, 0)] {
+        let (relay, gate, world) = through_a_relay(Postgres::create().await, LONG).await;
+        gate.open();
+        relay.cut_next_commit(cut);
+        let first = world.client.call(keyed(1)).await;
+        assert!(relay.has_cut());
+        assert_eq!(first.is_failure(), happened == 0, "{}", first.line);
+        // The next call's comes after the first one's.
+        gate.open();
+        let next = call("work", json!({ "n": 2 })).with_key("next");
+        world.client.call(next).await.success();
+        until(async || world.server.commits() > happened).await;
+        assert_eq!(world.server.commits(), happened + 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_error_result_whose_record_was_lost_is_given_to_its_caller_all_the_same() {
     for (cut, records) in [
         (Cut::AfterTheServer, vec![Stored::Completed]),

@@ -7,7 +7,7 @@ use std::sync::{
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_tests::database::Database;
-use mcp_idempotent_tower::{Idempotency, idempotent};
+use mcp_idempotent_tower::{AfterCommit, Idempotency, idempotent};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     handler::server::{tool::RequestState, wrapper::Parameters},
@@ -48,6 +48,7 @@ pub(crate) struct Server<D: Database> {
     pub(crate) idempotency: Idempotency<D::Store>,
     handler: Arc<Handler<D>>,
     runs: Arc<AtomicUsize>,
+    commits: Arc<AtomicUsize>,
 }
 
 impl<D: Database> Clone for Server<D> {
@@ -56,6 +57,7 @@ impl<D: Database> Clone for Server<D> {
             idempotency: self.idempotency.clone(),
             handler: Arc::clone(&self.handler),
             runs: Arc::clone(&self.runs),
+            commits: Arc::clone(&self.commits),
         }
     }
 }
@@ -72,6 +74,7 @@ impl<D: Database> Server<D> {
             idempotency,
             handler: Arc::new(handler),
             runs: Arc::default(),
+            commits: Arc::default(),
         }
     }
 
@@ -88,6 +91,11 @@ impl<D: Database> Server<D> {
         self.runs.load(Ordering::SeqCst)
     }
 
+    /// How often a commit was heard of.
+    pub(crate) fn commits(&self) -> usize {
+        self.commits.load(Ordering::SeqCst)
+    }
+
     async fn run(
         &self,
         connection: &mut D::Connection,
@@ -102,6 +110,10 @@ impl<D: Database> Server<D> {
             context,
             earlier: self.runs.fetch_add(1, Ordering::SeqCst),
         };
+        let commits = Arc::clone(&self.commits);
+        AfterCommit::current()?.run(async move {
+            commits.fetch_add(1, Ordering::SeqCst);
+        });
         (self.handler)(connection, call).await
     }
 }
