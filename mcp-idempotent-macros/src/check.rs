@@ -12,6 +12,9 @@ pub(crate) fn check(args: &Args, target: &Target) -> syn::Result<()> {
     if let (Some(option), Some(_)) = (&args.transaction, target.connection()) {
         errors.push(diagnostics::transaction_twice(option));
     }
+    if let Some(hint) = &target.tool.read_only {
+        errors.push(diagnostics::read_only(hint));
+    }
     let transaction = is_transaction(args, target);
     match &args.on_error {
         None if !transaction => errors.push(diagnostics::no_on_error(&target.name)),

@@ -110,17 +110,29 @@ pub(crate) fn local_tool(at: &impl ToTokens) -> Error {
     )
 }
 
+pub(crate) fn read_only(at: &impl ToTokens) -> Error {
+    Error::new_spanned(
+        at,
+        "expected a tool that changes something, found `read_only_hint = true`\n\
+         a repeated read is harmless, and a recorded result would be given again when it is out of \
+         date; remove `#[idempotent]`, or the hint if the tool does change something",
+    )
+}
+
 pub(crate) fn no_on_error(name: &Ident) -> Error {
     Error::new(
         Span::call_site(),
         format!(
-            "expected `on_error = in_doubt` or `on_error = release`, found neither\n\
-             `{name}` has no `&mut` transaction, so its effect lies outside the store and only you \
-             know what a returned error means:\n  \
+            "expected a transaction, or `on_error` for an effect outside the database; found neither\n\
+             if `{name}` writes to the database of the store, take the transaction and write through \
+             it: `tx: &mut PgConnection` (or `&mut SqliteConnection`)\n\
+             if it calls services that take a pool, write `#[idempotent(transaction)]`, and make the \
+             pool a `CallPool`\n\
+             if its effect is elsewhere, only you know what a returned error means:\n  \
              `#[idempotent(on_error = in_doubt)]`: it does not prove that nothing happened; a \
-             retry with the same key is refused until an operator has looked\n  \
+             retry is refused until an operator has looked\n  \
              `#[idempotent(on_error = release)]`: it does prove it, or a repeat is safe; a retry \
-             with the same key runs again"
+             runs again"
         ),
     )
 }

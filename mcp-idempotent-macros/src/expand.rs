@@ -6,7 +6,7 @@ use std::time::Duration;
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{
-    Error, Expr, FnArg, ImplItemFn, Path, ReturnType, ext::IdentExt as _, parse_quote,
+    Error, Expr, FnArg, ImplItemFn, Path, ReturnType, Type, ext::IdentExt as _, parse_quote,
     spanned::Spanned as _,
 };
 
@@ -274,7 +274,12 @@ fn wrapper(args: &Args, target: &Target, runtime: &Path, options: &Ident) -> Tok
         // Uses the type's span, so that a mismatch is reported where the author can fix it.
         Parameter::Connection(ty) => {
             let span = Span::mixed_site().located_at(ty.span());
-            Ident::new("connection", span).into_token_stream()
+            let connection = Ident::new("connection", span);
+            let lent = match ty {
+                Type::Reference(reference) => &*reference.elem,
+                ty => ty,
+            };
+            quote_spanned!(span=> #runtime::Lends::<#lent>::lend(#connection))
         }
         Parameter::Extracted(ty) => {
             let span = Span::mixed_site().located_at(ty.span());

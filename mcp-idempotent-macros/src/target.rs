@@ -2,7 +2,7 @@
 
 use quote::format_ident;
 use syn::{
-    Attribute, Expr, FnArg, GenericArgument, GenericParam, Ident, ImplItemFn, Meta, Path,
+    Attribute, Expr, FnArg, GenericArgument, GenericParam, Ident, ImplItemFn, Meta, MetaList, Path,
     PathArguments, PathSegment, Receiver, ReceiverKind, ReturnType, Token, Type, TypeParamBound,
     punctuated::Punctuated,
 };
@@ -43,6 +43,8 @@ pub(crate) struct Tool {
     pub(crate) input_schema: Option<Expr>,
     /// Also among the options.
     pub(crate) output_schema: Option<Expr>,
+    /// Says that the tool only reads. Also among the options.
+    pub(crate) read_only: Option<Meta>,
 }
 
 impl Target {
@@ -151,6 +153,7 @@ impl Tool {
             meta: None,
             input_schema: None,
             output_schema: None,
+            read_only: None,
         };
         let Meta::List(list) = &attr.meta else {
             return Ok(tool);
@@ -173,6 +176,11 @@ impl Tool {
                     {
                         tool.output_schema = Some(expression(schema.value.clone())?);
                     }
+                    if let Meta::List(annotations) = &option
+                        && annotations.path.is_ident("annotations")
+                    {
+                        tool.read_only = read_only(annotations);
+                    }
                     tool.options.push(option);
                 }
             }
@@ -190,6 +198,20 @@ fn expression(value: Expr) -> syn::Result<Expr> {
         },
         _ => Ok(value),
     }
+}
+
+/// `read_only_hint = true` among the annotations.
+fn read_only(annotations: &MetaList) -> Option<Meta> {
+    let parsed = annotations.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated);
+    // What does not parse is reported by `#[tool]`.
+    parsed.ok()?.into_iter().find(|hint| {
+        let Meta::NameValue(hint) = hint else {
+            return false;
+        };
+        let value = &hint.value;
+        hint.path.is_ident("read_only_hint")
+            && matches!(value, Expr::Lit(literal) if matches!(&literal.lit, syn::Lit::Bool(yes) if yes.value))
+    })
 }
 
 /// `local` or `local = true`.

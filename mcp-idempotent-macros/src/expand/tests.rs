@@ -33,7 +33,7 @@ fn a_tool_with_a_transaction_becomes_a_wrapper_of_a_few_lines() {
             ::mcp_idempotent_tower::__private::answer::<Self, _>(call, move |call| async move {
                 ::mcp_idempotent_tower::__private::run_in_transaction(&self.idempotency, Self::CHARGE_IDEMPOTENT, self, call, |this, call, connection| {
                     ::std::boxed::Box::pin(async move {
-                        let running = { let mut parts = call.into_parts(&this); this.charge_unprotected(connection, parts.extract()?) };
+                        let running = { let mut parts = call.into_parts(&this); this.charge_unprotected(::mcp_idempotent_tower::__private::Lends::<PgConnection>::lend(connection), parts.extract()?) };
                         ::mcp_idempotent_tower::__private::Outcome::returned(running.await)
                     })
                 }).await

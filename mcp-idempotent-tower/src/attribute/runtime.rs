@@ -48,7 +48,7 @@ pub use crate::call::doubt::{InDoubt, IntoVerdict, Verifying};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot have `#[idempotent]` tools: it is not `Clone + Send + Sync + 'static`",
     label = "this server cannot be moved into a task",
-    note = "a call continues on a clone of the server when its caller disconnects; write `#[derive(Clone)]` above `{Self}`, and put what is not `Clone`, `Send` and `Sync` into an `Arc` or a lock"
+    note = "a call continues on a clone of the server when its caller disconnects; write `#[derive(Clone)]` above `{Self}`, and put what is not `Clone`, `Send` and `Sync` into an `Arc` or a lock; if it is generic, its parameters need these bounds too: `impl<T: Clone + Send + Sync + 'static>`"
 )]
 pub trait Server: Send + Sync + 'static {
     /// A server that shares this one's state.
@@ -59,6 +59,24 @@ pub trait Server: Send + Sync + 'static {
 impl<T: Clone + Send + Sync + 'static> Server for T {
     fn detach(&self) -> Self {
         self.clone()
+    }
+}
+
+/// A store's connection, as the author's function takes it.
+#[diagnostic::on_unimplemented(
+    message = "expected `&mut {Self}`, found `&mut {T}`",
+    label = "the store lends another connection",
+    note = "a tool in transaction mode takes the connection of its server's store: `&mut PgConnection` with `PostgresStore`, `&mut SqliteConnection` with `SqliteStore`"
+)]
+pub trait Lends<T: ?Sized> {
+    /// The connection.
+    fn lend(&mut self) -> &mut T;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: ?Sized> Lends<T> for T {
+    fn lend(&mut self) -> &mut T {
+        self
     }
 }
 

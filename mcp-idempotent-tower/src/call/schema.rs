@@ -38,6 +38,15 @@ pub(crate) fn has_property(schema: &Object, name: &str) -> bool {
         .is_some()
 }
 
+/// Whether an object schema allows a property, as far as its first level tells.
+pub(crate) fn may_have_property(schema: &Object, name: &str) -> bool {
+    let says_more = ["$ref", "allOf", "anyOf", "oneOf", "patternProperties"];
+    let is_open = schema
+        .get("additionalProperties")
+        .is_some_and(|others| *others != Value::Bool(false));
+    has_property(schema, name) || is_open || says_more.iter().any(|it| schema.contains_key(*it))
+}
+
 /// Adds a string property for the key to a schema that has no property of that name.
 pub(crate) fn with_key_property(
     mut schema: Arc<Object>,

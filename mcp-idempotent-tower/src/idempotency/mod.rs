@@ -208,7 +208,8 @@ impl<S: Store> Idempotency<S> {
     ///
     /// Options that can never hold, such as a heartbeat longer than half its lease, do not compile. This
     /// check covers what depends on the server: a lease against the store's limit on transactions, and the
-    /// attribute's options against the server's policy.
+    /// attribute's options against the server's policy. It also finds `ignore` and `key_argument` that name no
+    /// argument of the tool.
     ///
     /// ```
     /// # use mcp_idempotent_tower::{BuildError, Idempotency, MemoryStore, idempotent};
@@ -229,8 +230,8 @@ impl<S: Store> Idempotency<S> {
     ///
     /// # Errors
     ///
-    /// A tool's policy cannot hold, for one of the reasons that [`Policy::check`] lists, or two tools are
-    /// recorded under one name. The message names the tool.
+    /// A tool's policy cannot hold, for one of the reasons that [`Policy::check`] lists; two tools are recorded
+    /// under one name; or an option names an argument that the tool does not have. The message names the tool.
     pub fn check_tools<'a>(
         &self,
         tools: impl IntoIterator<Item = &'a Tool>,
@@ -248,6 +249,12 @@ impl<S: Store> Idempotency<S> {
                 continue;
             };
             self.policy_of(&tool.name, &options.policy, options.policy_use())?;
+            if let Some(pointer) = contract::unknown_argument(tool, &options.policy) {
+                return Err(BuildError::new(format!(
+                    "the tool `{}` has no argument `{pointer}`, which its options name",
+                    tool.name
+                )));
+            }
         }
         Ok(())
     }

@@ -12,13 +12,19 @@ use mcp_idempotent_tower::{
     Idempotency, InDoubt, KeyRequirement, MemoryStore, OnDoubt, OnError, OnErrorResult, OnExpired,
     Policy, PolicyOverride, Store, Verdict, Wait, idempotent,
 };
-use rmcp::{ServerHandler, tool, tool_router};
+use rmcp::{ServerHandler, handler::server::wrapper::Parameters, tool, tool_router};
 use serde_json::{Value, json};
 
 use crate::wire::{Wire, take_marker};
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct Traced {
+    trace: Option<String>,
 }
 
 struct Server<S> {
@@ -89,7 +95,7 @@ impl<S: Store> Server<S> {
         run_unprotected_when_store_is_unavailable = true
     )]
     #[tool]
-    fn says_everything(&self) -> String {
+    fn says_everything(&self, _traced: Parameters<Traced>) -> String {
         self.run()
     }
 
@@ -149,6 +155,54 @@ fn tools_that_can_work_pass_the_check() {
     let tools = Server::<MemoryStore>::tool_router().list_all();
     assert_eq!(tools.len(), 6);
     idempotency.check_tools(&tools).unwrap();
+}
+
+#[derive(Clone)]
+struct Misspelt;
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct Note {
+    text: String,
+}
+
+#[tool_router]
+impl Misspelt {
+    fn none(&self) -> &Idempotency<MemoryStore> {
+        unreachable!("no tool of this server is called")
+    }
+
+    #[idempotent(on_error = release, ignore("txt"), idempotency = self.none())]
+    #[tool]
+    fn ignores(&self, _note: Parameters<Note>) {}
+
+    #[idempotent(on_error = release, key_argument = "/note/key", idempotency = self.none())]
+    #[tool]
+    fn reads_a_key(&self, _note: Parameters<Note>) {}
+
+    #[idempotent(on_error = release, ignore("text"), key_argument = "key", idempotency = self.none())]
+    #[tool]
+    fn is_right(&self, _note: Parameters<Note>) {}
+}
+
+#[test]
+fn an_option_that_names_no_argument_of_its_tool_is_found_at_the_start() {
+    let idempotency = Idempotency::for_stdio("policy", MemoryStore::new()).unwrap();
+    let tools = Misspelt::tool_router();
+    let check = |name| {
+        idempotency
+            .check_tools(tools.get(name))
+            .map_err(|it| it.to_string())
+    };
+    assert_eq!(
+        check("ignores").unwrap_err(),
+        "the tool `ignores` has no argument `/txt`, which its options name"
+    );
+    assert_eq!(
+        check("reads_a_key").unwrap_err(),
+        "the tool `reads_a_key` has no argument `/note/key`, which its options name"
+    );
+    check("is_right").unwrap();
 }
 
 #[test]
