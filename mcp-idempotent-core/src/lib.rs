@@ -1,3 +1,4 @@
+#![cfg_attr(docsrs, feature(doc_cfg))]
 //! The engine of mcp-idempotent: idempotency keys, canonical arguments, fingerprints, the claim
 //! protocol and the stores. It depends on no MCP crate; `mcp-idempotent-tower` connects it to rmcp.
 //!
@@ -72,6 +73,9 @@ pub use crate::{
         Resolved, Store, StoreError, TransactionStore, memory::MemoryStore,
     },
 };
+/// The sqlx whose pools, connections and errors these stores use.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use sqlx;
 
 /// Compiles the code in the operator's guide.
 #[cfg(doctest)]

@@ -1,10 +1,18 @@
-//! Idempotent tool calls for MCP servers built with [rmcp].
+#![cfg_attr(docsrs, feature(doc_cfg))]
+// The guide has a program on SQLite. docs.rs builds with all features.
+#![cfg_attr(feature = "sqlite", doc = include_str!("../README.md"))]
+#![cfg_attr(
+    not(feature = "sqlite"),
+    doc = "Idempotent tool calls for MCP servers built with [rmcp]."
+)]
 //!
-//! An MCP client that loses a response sends the call again, and the tool runs twice. Put
-//! [`#[idempotent]`](macro@idempotent) on the tool: the second call gets the first one's result.
-//! With [`PostgresStore`] or
-//! [`SqliteStore`] the record, the result and the tool's own writes
-//! commit in one transaction.
+//! # In this crate
+//!
+//! - [`#[idempotent]`](macro@idempotent) on a tool; the transaction as `&mut`, as [`Tx`] or behind a [`CallPool`];
+//!   [`AfterCommit`]; in lease mode [`Attempt`] and [`NotExecuted`]
+//! - [`Idempotency`], which a server holds: its store, its policy, and whose calls it gets
+//! - [`layer`] and [`ServerExt`] for a whole server; [`http`](mod@http) for the key where SEP-3182 put it
+//! - [`client`] to send keys and to read refusals; [`relay`], the proxy as a library; [`wire`], every name
 //!
 //! # Features
 //!
@@ -34,8 +42,6 @@ pub mod wire;
 
 #[doc(hidden)]
 pub use crate::attribute::runtime as __private;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub use mcp_idempotent_core::CallPool;
 #[cfg(feature = "postgres")]
 pub use mcp_idempotent_core::store::postgres::PostgresStore;
 #[cfg(feature = "redis")]
@@ -50,8 +56,12 @@ pub use mcp_idempotent_core::{
     RecordInfo, RecordQuery, RecordStatus, Refusal, Resolution, Resolved, Scope, Secret, Store,
     SweepSettings, Sweeper, TransactionStore, Wait, store, telemetry,
 };
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use mcp_idempotent_core::{CallPool, call_pool::Strays, sqlx};
 #[doc = include_str!("attribute/page.md")]
 pub use mcp_idempotent_macros::idempotent;
+/// The rmcp that this version works with.
+pub use rmcp;
 
 pub use crate::{
     call::{

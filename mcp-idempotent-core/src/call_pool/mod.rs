@@ -2,13 +2,17 @@
 
 mod connection;
 mod executor;
+mod strays;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use sqlx::{Database, Pool};
 use tokio::sync::OwnedMutexGuard;
 
-pub use self::connection::{CallConnection, CallTransaction};
+pub use self::{
+    connection::{CallConnection, CallTransaction},
+    strays::Strays,
+};
 use crate::{
     engine::{Lent, NotLent},
     store::TransactionStore,

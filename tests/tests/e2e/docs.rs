@@ -127,6 +127,42 @@ fn contributing_has_the_commands_of_the_merge_check_word_for_word() {
     }
 }
 
+/// The packages that are published.
+const PUBLISHED: [&str; 3] = [
+    "mcp-idempotent-core",
+    "mcp-idempotent-macros",
+    "mcp-idempotent-tower",
+];
+
+#[test]
+fn a_package_has_its_licences_and_a_readme_whose_links_lead_somewhere_from_everywhere() {
+    for package in PUBLISHED {
+        for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+            assert_eq!(read(&format!("{package}/{licence}")), read(licence));
+        }
+        let manifest = read(&format!("{package}/Cargo.toml"));
+        let documentation = format!("documentation = \"https://docs.rs/{package}\"");
+        for line in [&*documentation, "readme = \"README.md\""] {
+            assert!(manifest.contains(line), "{package}: {line}");
+        }
+        let readme = read(&format!("{package}/README.md"));
+        let links = readme.split("](").skip(1);
+        let links: Vec<_> = links.filter_map(|it| it.split(')').next()).collect();
+        assert!(links.len() > 1, "{package}: {links:?}");
+        for link in links {
+            assert!(
+                link.starts_with("https://"),
+                "{package}: {link} is relative"
+            );
+            let page = link.split_once("/mcp-idempotent/mcp-idempotent/blob/main/");
+            if let Some((_, page)) = page {
+                let page = page.split('#').next().unwrap();
+                assert!(root().join(page).exists(), "{package}: there is no {page}");
+            }
+        }
+    }
+}
+
 /// The pages that people read as files: in the root, in `docs`, and with the examples.
 fn pages() -> Vec<PathBuf> {
     let mut pages = files(&root().join("docs"), "md");

@@ -15,5 +15,7 @@ mod policy;
 mod refusals;
 mod returns;
 mod rounds;
+#[cfg(feature = "sqlite")]
+mod strays;
 mod transaction;
 mod ui;
