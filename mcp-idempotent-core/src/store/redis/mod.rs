@@ -53,8 +53,8 @@
 //! - **Bounds.** Each question is answered within
 //!   [the wait bound](RedisStoreBuilder::with_wait_bound), or refused as
 //!   [`Unavailable`](StoreErrorKind::Unavailable). A connection that falls silent is replaced.
-//! - **Versions.** Redis 6 or later, and Valkey. Tested with Redis 7.0. A proxy must pass scripts on.
-//!   Sentinel is not supported: give an address that follows the primary.
+//! - **Versions.** Redis 6 or later, and Valkey. Tested with Redis 7.0 and Valkey 9.1. A proxy must pass
+//!   scripts on. Sentinel is not supported: give an address that follows the primary.
 //! - **TLS** is up to you: for `rediss://` give the crate `redis` one of its TLS features, such
 //!   as `tokio-rustls-comp`.
 //! - **Rights.** A user for this store alone, with the default key prefix:
