@@ -31,9 +31,10 @@ pub(super) struct Answered {
 }
 
 enum Body {
-    /// The server's message, with the place of its result.
+    /// The server's message, with the places of its id and its result.
     Message {
         message: Bytes,
+        id: Option<Range<usize>>,
         tag: u8,
         result: Range<usize>,
         /// Its share of the memory for answers.
@@ -53,7 +54,10 @@ impl Answered {
         let read = std::str::from_utf8(&message).ok().and_then(Message::of);
         let (kind, tag, result) = match &read {
             Some(response) => match (response.result(), response.error()) {
-                (Some(result), _) => (kind_of(result, key_maker), tag_of(result), Some(result)),
+                (Some(result), _) => {
+                    let tag = tag_of(result);
+                    (kind_of(result, tag, key_maker), tag, Some(result))
+                }
                 (None, Some(error)) => {
                     (kind_of_error(error, server_error), tag::ERROR, Some(error))
                 }
@@ -62,10 +66,12 @@ impl Answered {
             None => (ResultKind::Interrupted, tag::ERROR, None),
         };
         let result = result.map_or(0..0, |result| range(&message, result));
+        let id = read.and_then(|response| Some(range(&message, response.id()?)));
         Self {
             kind,
             body: Body::Message {
                 message,
+                id,
                 tag,
                 result,
                 _held: held,
@@ -129,7 +135,12 @@ impl Answered {
     /// The answer for the caller whose call was forwarded.
     pub(super) fn told(self, id: &Id, reader: &Reader) -> Bytes {
         match self.body {
-            Body::Message { message, .. } => under(&message, id),
+            Body::Message {
+                message,
+                id: Some(at),
+                ..
+            } => edited(&message, &mut [(at, id.spelt())]),
+            Body::Message { message, .. } => message,
             Body::Refused(refusal) => refused(&refusal, id, reader),
         }
     }
@@ -165,8 +176,8 @@ fn tag_of(result: &RawValue) -> u8 {
 }
 
 /// What a result means for the record.
-fn kind_of(result: &RawValue, key_maker: KeyMaker) -> ResultKind {
-    match tag_of(result) {
+fn kind_of(result: &RawValue, tag: u8, key_maker: KeyMaker) -> ResultKind {
+    match tag {
         tag::INPUT_REQUIRED => return ResultKind::InputRequired,
         tag::TASK => return ResultKind::Task,
         _ => {}
@@ -216,15 +227,6 @@ fn kind_of_refusal(data: &RawValue) -> ResultKind {
         ResultKind::NotExecuted
     } else {
         ResultKind::Interrupted
-    }
-}
-
-/// The response under the caller's own id.
-fn under(message: &Bytes, id: &Id) -> Bytes {
-    let read = std::str::from_utf8(message).ok().and_then(Message::of);
-    match read.and_then(|response| response.id()) {
-        Some(raw) => edited(message, &mut [(range(message, raw), id.spelt())]),
-        None => message.clone(),
     }
 }
 

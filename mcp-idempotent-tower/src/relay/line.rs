@@ -5,8 +5,11 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// How much is read at a time.
+/// How much is read at a time, at most.
 const CHUNK: usize = 64 * 1024;
+
+/// With less room than this left, the next read gets a new chunk.
+const LITTLE: usize = 4 * 1024;
 
 /// What was read.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,7 +66,10 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 let is_left = self.searched > 0 || self.in_parts;
                 return Ok(is_left.then(|| self.take(self.searched, true)));
             }
-            self.read.reserve(CHUNK);
+            // Lines share a chunk, so that not each of them costs an allocation.
+            if self.read.capacity() - self.read.len() < LITTLE {
+                self.read.reserve(CHUNK);
+            }
             self.ended = self.from.read_buf(&mut self.read).await? == 0;
         }
     }

@@ -8,34 +8,52 @@ mod log;
 mod operator;
 mod options;
 mod proxy;
+mod stdio;
 mod store;
 
-use std::process::exit;
+use std::{error::Error, process::exit};
 
 use clap::Parser as _;
+use tokio::runtime::{Builder, Runtime};
 
 use self::options::Options;
 
 /// The code of a program that could not do what it was asked for.
 const FAILED: i32 = 1;
 
-#[tokio::main]
-async fn main() {
-    let mut options = Options::parse();
-    let ran = match options.operator.take() {
-        Some(operator) => match log::start(&options.log) {
-            Ok(()) => operator.run().await.map(operator::Ended::code),
-            Err(error) => Err(error),
-        },
+fn main() {
+    let options = Options::parse();
+    let runtime = match start(&options) {
+        Ok(runtime) => runtime,
+        Err(error) => exit(failed(&*error)),
+    };
+    runtime.block_on(async {
+        let code = run(options).await;
+        // Not a return: the thread that reads standard input may wait for ever.
+        exit(code.unwrap_or_else(|error| failed(&*error)))
+    });
+}
+
+fn start(options: &Options) -> Result<Runtime, Box<dyn Error>> {
+    log::start(&options.log)?;
+    // One client's lines are quickest in one thread: each hand-over to another costs more than all else that the
+    // proxy does.
+    let mut runtime = if options.listen.is_some() {
+        Builder::new_multi_thread()
+    } else {
+        Builder::new_current_thread()
+    };
+    Ok(runtime.enable_all().build()?)
+}
+
+async fn run(mut options: Options) -> Result<i32, Box<dyn Error>> {
+    match options.operator.take() {
+        Some(operator) => operator.run().await.map(operator::Ended::code),
         None => proxy::run(options).await,
-    };
-    let code = match ran {
-        Ok(code) => code,
-        Err(error) => {
-            log::failed(&*error);
-            FAILED
-        }
-    };
-    // Not a return: the thread that reads standard input may wait for ever.
-    exit(code);
+    }
+}
+
+fn failed(error: &dyn Error) -> i32 {
+    log::failed(error);
+    FAILED
 }

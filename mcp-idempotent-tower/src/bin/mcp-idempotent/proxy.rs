@@ -7,12 +7,12 @@ use mcp_idempotent_tower::{
     Denied, Idempotency, MemoryStore, Scope, Store, SweepSettings, relay::Relay,
 };
 use sha2::{Digest as _, Sha256};
-use tokio::io::{stdin, stdout};
 
 use crate::{
     child::{self, Server},
-    http, log,
+    http,
     options::Options,
+    stdio,
     store::{self, StoreName},
 };
 
@@ -22,7 +22,6 @@ use crate::{
 ///
 /// The options contradict each other, or the store or the server cannot be started.
 pub(crate) async fn run(options: Options) -> Result<i32, Box<dyn Error>> {
-    log::start(&options.log)?;
     match &options.store {
         StoreName::Memory => relay(&options, MemoryStore::new()).await,
         StoreName::Sqlite(url) => relay(&options, store::sqlite(url).await?).await,
@@ -65,7 +64,8 @@ async fn relay<S: Store>(options: &Options, store: S) -> Result<i32, Box<dyn Err
         output,
         ended,
     } = child::start(&options.command)?;
-    relay.run((stdin(), stdout()), (output, input)).await;
+    let client = (stdio::input(), stdio::output());
+    relay.run(client, (output, input)).await;
     Ok(child::code(ended.await??))
 }
 

@@ -3,7 +3,6 @@
 use std::{error::Error, str::FromStr};
 
 use mcp_idempotent_tower::{PostgresStore, RedisStore, SqliteStore};
-use sqlx::PgPool;
 
 /// A store, as it is typed.
 #[derive(Debug, Clone)]
@@ -58,7 +57,7 @@ pub(crate) async fn sqlite(url: &str) -> Result<SqliteStore, Box<dyn Error>> {
 ///
 /// The database cannot be reached or used.
 pub(crate) async fn postgres(url: &str) -> Result<PostgresStore, Box<dyn Error>> {
-    let store = PostgresStore::new(PgPool::connect(url).await?);
+    let store = PostgresStore::connect(url)?;
     // A role that may not create tables can still use them.
     if store.verify().await.is_err() {
         store.migrate().await?;

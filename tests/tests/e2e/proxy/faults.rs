@@ -1,4 +1,4 @@
-//! Races, cancellations and deaths, with real processes.
+//! Cancellations, and deaths of servers, with real processes.
 
 use serde_json::json;
 
@@ -62,52 +62,4 @@ async fn a_server_that_ends_itself_during_a_call_leaves_it_unknown() {
         .await;
     assert_eq!(outcome_of(&told), "unknown");
     assert_eq!(proxy.end().await.code(), Some(9));
-}
-
-#[tokio::test]
-async fn a_killed_proxy_that_is_started_again_answers_the_retry_from_the_record() {
-    let place = Place::new();
-    let store = format!("sqlite://{}", place.path("calls.db"));
-    let with_run_id = ["--store", &store, "--run-id", "desk-1"];
-    let mut proxy = place.start(&with_run_id);
-    assert_eq!(
-        text_of(&proxy.call(&charge(1, json!({ "cents": 5 }))).await),
-        "charged 5"
-    );
-    proxy.signal("KILL").await;
-    proxy.end().await;
-    let mut proxy = place.start(&with_run_id);
-    assert_eq!(
-        text_of(&proxy.call(&charge(1, json!({ "cents": 5 }))).await),
-        "charged 5"
-    );
-    assert_eq!(place.charges().len(), 1);
-
-    // Without a fixed run id only calls with a key are recognised.
-    let mut keyed = charge(1, json!({ "cents": 6 }));
-    keyed["params"]["idempotencyKey"] = json!("k");
-    for charges in [3, 4] {
-        let mut proxy = place.start(&["--store", &store]);
-        proxy.call(&charge(1, json!({ "cents": 5 }))).await;
-        assert_eq!(text_of(&proxy.call(&keyed).await), "charged 6");
-        assert_eq!(place.charges().len(), charges);
-    }
-}
-
-#[tokio::test]
-async fn a_proxy_that_is_killed_during_a_call_leaves_it_unrepeated() {
-    let place = Place::new();
-    let store = format!("sqlite://{}", place.path("calls.db"));
-    let options = ["--store", &store, "--run-id", "desk-1", "--wait-ms", "0"];
-    let mut proxy = place.start(&options);
-    let held = json!({ "cents": 5, "hold": place.path("go") });
-    proxy.say(&charge(1, held.clone())).await;
-    place.until_charged(1).await;
-    proxy.signal("KILL").await;
-    proxy.end().await;
-    place.release("go");
-    // It is in progress until its lease has ended, and in doubt from then on.
-    let told = place.start(&options).call(&charge(1, held)).await;
-    assert_eq!(outcome_of(&told), "unknown", "{told}");
-    assert_eq!(place.charges().len(), 1);
 }

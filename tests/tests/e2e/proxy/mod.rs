@@ -1,7 +1,9 @@
 //! The program `mcp-idempotent` in front of servers that nobody touched.
 
+mod durable;
 mod faults;
 mod http;
 mod program;
 mod servers;
+mod streams;
 mod whole;
