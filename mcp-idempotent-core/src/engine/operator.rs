@@ -4,8 +4,10 @@ use super::Engine;
 use crate::{
     fingerprint::RecordId,
     store::{
-        Audit, CallInfo, OperatorStore, RecordInfo, RecordQuery, Resolution, Resolved, StoreError,
+        Audit, CallInfo, OperatorStore, RecordInfo, RecordQuery, RecordStatus, Resolution,
+        Resolved, StoreError,
     },
+    telemetry,
 };
 
 impl<S: OperatorStore> Engine<S> {
@@ -28,6 +30,29 @@ impl<S: OperatorStore> Engine<S> {
             }
             query.after = last;
         }
+    }
+
+    /// Counts this application's records in doubt, and reports their number as the gauge
+    /// [`RECORDS_IN_DOUBT`](crate::telemetry::RECORDS_IN_DOUBT). It stops at 1000, because nobody
+    /// needs to know how many more there are. Call it now and then, such as once a minute in one
+    /// process: the gauge does not change by itself.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be reached. The gauge stays what it was.
+    pub async fn count_in_doubt(&self) -> Result<u32, StoreError> {
+        const MOST: u32 = 1000;
+        let application = &self.inner.application;
+        let query = RecordQuery {
+            status: Some(RecordStatus::InDoubt),
+            application: Some(application.to_shared()),
+            limit: MOST,
+            ..RecordQuery::default()
+        };
+        let listed = self.list(&query).await?.len();
+        let counted = u32::try_from(listed).unwrap_or(MOST);
+        telemetry::in_doubt(application, counted);
+        Ok(counted)
     }
 
     /// Reads one record, with its result.

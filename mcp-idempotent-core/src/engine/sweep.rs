@@ -11,7 +11,10 @@ use std::{
 use tokio::{runtime::Handle, sync::watch, task::JoinHandle, time::sleep};
 
 use super::Engine;
-use crate::store::{Store, StoreError};
+use crate::{
+    store::{Store, StoreError},
+    telemetry::Sweep,
+};
 
 /// Without a shortest pause, a sweep could query the store without rest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -97,11 +100,13 @@ impl<S: Store> Engine<S> {
     ///
     /// The store could not be reached. What was removed stays removed.
     pub async fn sweep(&self, settings: &SweepSettings) -> Result<u64, StoreError> {
-        let mut removed = 0;
+        let (mut removed, measured) = (0, Sweep::begin(&self.inner.application));
         loop {
             let batch = self.inner.store.sweep(settings.batch.max(1)).await?;
             removed += batch;
+            measured.removed(batch);
             if batch < u64::from(settings.batch.max(1)) {
+                measured.end();
                 return Ok(removed);
             }
             sleep(settings.rest(batch)).await;
@@ -127,6 +132,7 @@ async fn run<S: Store>(
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut rest = settings.pause();
+    let mut sweep = None;
     loop {
         tokio::select! {
             _ = stopped.wait_for(|stopped| *stopped) => return,
@@ -137,9 +143,20 @@ async fn run<S: Store>(
             return;
         };
         let batch = settings.batch.max(1);
+        let measured = sweep
+            .take()
+            .unwrap_or_else(|| Sweep::begin(&engine.application));
         rest = match engine.store.sweep(batch).await {
-            Ok(removed) if removed >= u64::from(batch) => settings.rest(removed),
-            Ok(_) => settings.pause(),
+            Ok(removed) => {
+                measured.removed(removed);
+                if removed >= u64::from(batch) {
+                    sweep = Some(measured);
+                    settings.rest(removed)
+                } else {
+                    measured.end();
+                    settings.pause()
+                }
+            }
             Err(error) => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,

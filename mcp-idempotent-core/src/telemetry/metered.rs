@@ -8,7 +8,8 @@ use tokio::time::Instant;
 use super::{
     name::{
         CALL_DURATION, CALLS, CALLS_IN_FLIGHT, CALLS_WAITING, HANDLER_DURATION, LABEL_APPLICATION,
-        LABEL_OUTCOME, LABEL_TOOL, UNLISTED_TOOL, WAIT_DURATION,
+        LABEL_OUTCOME, LABEL_TOOL, LEASES_LOST, RECORDS_IN_DOUBT, RENEWALS_FAILED, SWEEP_DURATION,
+        SWEPT, UNLISTED_TOOL, WAIT_DURATION,
     },
     outcome::Outcome,
 };
@@ -34,6 +35,68 @@ pub fn describe() {
         Unit::Seconds,
         "How long a call waited for an equal one"
     );
+    metrics::describe_counter!(
+        LEASES_LOST,
+        Unit::Count,
+        "Leases that were lost while their handler ran"
+    );
+    metrics::describe_counter!(
+        RENEWALS_FAILED,
+        Unit::Count,
+        "Renewals of a lease that failed, and were tried again"
+    );
+    metrics::describe_gauge!(
+        RECORDS_IN_DOUBT,
+        Unit::Count,
+        "Records in doubt when they were last counted"
+    );
+    metrics::describe_counter!(SWEPT, Unit::Count, "Records that sweeps removed");
+    metrics::describe_histogram!(
+        SWEEP_DURATION,
+        Unit::Seconds,
+        "A sweep, from its first batch to its last"
+    );
+}
+
+/// A running call has lost its lease.
+pub(crate) fn lease_lost(application: &Application) {
+    metrics::counter!(LEASES_LOST, LABEL_APPLICATION => application.to_shared()).increment(1);
+}
+
+/// A lease could not be renewed, and is tried again.
+pub(crate) fn renewal_failed(application: &Application) {
+    metrics::counter!(RENEWALS_FAILED, LABEL_APPLICATION => application.to_shared()).increment(1);
+}
+
+/// So many records are in doubt.
+pub(crate) fn in_doubt(application: &Application, records: u32) {
+    metrics::gauge!(RECORDS_IN_DOUBT, LABEL_APPLICATION => application.to_shared()).set(records);
+}
+
+/// One sweep, while it goes on.
+pub(crate) struct Sweep {
+    application: SharedString,
+    began: Instant,
+}
+
+impl Sweep {
+    pub(crate) fn begin(application: &Application) -> Self {
+        Self {
+            application: application.to_shared().into(),
+            began: Instant::now(),
+        }
+    }
+
+    /// A batch has removed so many records.
+    pub(crate) fn removed(&self, records: u64) {
+        metrics::counter!(SWEPT, LABEL_APPLICATION => self.application.clone()).increment(records);
+    }
+
+    /// Nothing is left.
+    pub(crate) fn end(self) {
+        metrics::histogram!(SWEEP_DURATION, LABEL_APPLICATION => self.application.clone())
+            .record(self.began.elapsed());
+    }
 }
 
 /// The measurements of one call.

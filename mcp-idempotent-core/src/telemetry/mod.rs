@@ -36,6 +36,7 @@ use crate::{
 };
 
 pub use self::metered::Timer;
+pub(crate) use self::metered::{Sweep, in_doubt, lease_lost, renewal_failed};
 
 /// How a call's effect is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,10 +20,22 @@ pub const CALL_DURATION: &str = "mcp_idempotent_call_duration_seconds";
 pub const HANDLER_DURATION: &str = "mcp_idempotent_handler_duration_seconds";
 /// Histogram: how long a call waited for an identical one.
 pub const WAIT_DURATION: &str = "mcp_idempotent_wait_duration_seconds";
+/// Counter: leases that were lost while their handler ran.
+pub const LEASES_LOST: &str = "mcp_idempotent_leases_lost_total";
+/// Counter: renewals of a lease that failed, and were tried again.
+pub const RENEWALS_FAILED: &str = "mcp_idempotent_renewals_failed_total";
+/// Gauge: records in doubt when they were last counted
+/// ([`Engine::count_in_doubt`](crate::Engine::count_in_doubt)).
+pub const RECORDS_IN_DOUBT: &str = "mcp_idempotent_records_in_doubt";
+/// Counter: records that sweeps removed, or reduced to a tombstone.
+pub const SWEPT: &str = "mcp_idempotent_swept_records_total";
+/// Histogram: a sweep, from its first batch to its last. Its count is that of the sweeps that have
+/// left nothing behind.
+pub const SWEEP_DURATION: &str = "mcp_idempotent_sweep_duration_seconds";
 
 /// Label of all metrics: the [`Application`].
 pub const LABEL_APPLICATION: &str = "application";
-/// Label of all metrics except the gauges: the tool's name, or [`UNLISTED_TOOL`].
+/// Label of the metrics of single calls except the gauges: the tool's name, or [`UNLISTED_TOOL`].
 pub const LABEL_TOOL: &str = "tool";
 /// Label: how the call ended, an [`Outcome`].
 pub const LABEL_OUTCOME: &str = "outcome";

@@ -32,3 +32,22 @@ impl std::fmt::Debug for Timer {
         f.write_str("Timer")
     }
 }
+
+pub(crate) const fn lease_lost(_: &Application) {}
+
+pub(crate) const fn renewal_failed(_: &Application) {}
+
+pub(crate) const fn in_doubt(_: &Application, _: u32) {}
+
+/// Measures nothing.
+pub(crate) struct Sweep;
+
+impl Sweep {
+    pub(crate) const fn begin(_: &Application) -> Self {
+        Self
+    }
+
+    pub(crate) const fn removed(&self, _: u64) {}
+
+    pub(crate) const fn end(self) {}
+}

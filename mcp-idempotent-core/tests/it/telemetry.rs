@@ -27,6 +27,11 @@ fn the_guide_has_every_metric_and_every_outcome() {
         telemetry::CALL_DURATION,
         telemetry::HANDLER_DURATION,
         telemetry::WAIT_DURATION,
+        telemetry::LEASES_LOST,
+        telemetry::RENEWALS_FAILED,
+        telemetry::RECORDS_IN_DOUBT,
+        telemetry::SWEPT,
+        telemetry::SWEEP_DURATION,
     ];
     assert_eq!(first_column("\n## Metrics\n"), BTreeSet::from(metrics));
     let outcomes = Outcome::ALL.iter().map(|outcome| outcome.as_str());

@@ -20,6 +20,16 @@ impl<S: OperatorStore> Idempotency<S> {
         self.engine.list(query).await
     }
 
+    /// Counts this application's records in doubt, up to 1000. With the feature `metrics` it reports their
+    /// number as the gauge [`RECORDS_IN_DOUBT`](crate::telemetry::RECORDS_IN_DOUBT), which changes only then.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be asked. The gauge stays what it was.
+    pub async fn count_in_doubt(&self) -> Result<u32, StoreError> {
+        self.engine.count_in_doubt().await
+    }
+
     /// One record, with its result.
     ///
     /// # Errors

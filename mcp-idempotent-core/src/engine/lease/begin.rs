@@ -224,7 +224,7 @@ impl<S: Store> Inner<S> {
             claiming.terms,
             asked,
             seed_of,
-            claim.call.clone(),
+            claim,
             under.map(|under| under.guard),
         ));
         self.heart.keep(&held);

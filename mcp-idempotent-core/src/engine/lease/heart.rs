@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::held::{Held, NotCurrent, lock};
-use crate::store::Store;
+use crate::{store::Store, telemetry};
 
 /// How many times the leases are checked within the shortest of their heartbeats.
 const LOOKS_PER_HEARTBEAT: u32 = 4;
@@ -189,6 +189,7 @@ async fn renew<S: Store>(renewing: Renewing<S>) {
         match timeout((left / 2).max(SHORTEST_TRY).min(left), held.renew()).await {
             Ok(Ok(()) | Err(NotCurrent::Fenced)) => return,
             Ok(Err(NotCurrent::Unconfirmed(error))) => {
+                held.watch.count(telemetry::renewal_failed);
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     tool = &*held.watch.call.tool,
@@ -197,10 +198,13 @@ async fn renew<S: Store>(renewing: Renewing<S>) {
                 sleep(pause.min(held.watch.left())).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
-            Err(_) => tracing::warn!(
-                tool = &*held.watch.call.tool,
-                "the store is taking too long to renew a lease; trying again"
-            ),
+            Err(_) => {
+                held.watch.count(telemetry::renewal_failed);
+                tracing::warn!(
+                    tool = &*held.watch.call.tool,
+                    "the store is taking too long to renew a lease; trying again"
+                );
+            }
         }
     }
 }

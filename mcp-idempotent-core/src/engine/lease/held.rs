@@ -16,7 +16,9 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     engine::late::LateTransaction,
     fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
-    store::{CallInfo, Lease, LeaseEnd, Store, StoreError},
+    scope::Application,
+    store::{CallInfo, Claim, Lease, LeaseEnd, Store, StoreError},
+    telemetry,
 };
 
 /// Why a handler cannot be sure of its lease.
@@ -103,6 +105,7 @@ pub(in crate::engine) struct Watch {
     pub(in crate::engine) lease: Lease,
     pub(super) terms: Terms,
     pub(super) call: CallInfo,
+    application: Option<Application>,
     course: Arc<Course>,
     /// Computed on first use, because most handlers pass no key on.
     seed: OnceLock<DownstreamSeed>,
@@ -123,7 +126,7 @@ impl<S: Store> Held<S> {
         terms: Terms,
         asked: Instant,
         seed_of: SeedOf,
-        call: CallInfo,
+        claim: &Claim,
         guard: Option<Arc<dyn AnyHeld>>,
     ) -> Self {
         let course = match &guard {
@@ -137,7 +140,8 @@ impl<S: Store> Held<S> {
                 ends: Mutex::new(asked + terms.lease),
                 lease,
                 terms,
-                call,
+                call: claim.call.clone(),
+                application: claim.application.clone(),
                 course,
                 seed: OnceLock::new(),
                 seed_of,
@@ -206,12 +210,20 @@ impl Watch {
         }
         if !self.course.lost.swap(true, Ordering::AcqRel) {
             self.course.lost_now.notify_waiters();
+            self.count(telemetry::lease_lost);
             tracing::error!(
                 tool = &*self.call.tool,
                 token = self.lease.token,
                 why,
                 "a running call has lost its lease; its result will not be recorded"
             );
+        }
+    }
+
+    /// Counts something for the application.
+    pub(super) fn count(&self, what: impl FnOnce(&Application)) {
+        if let Some(application) = &self.application {
+            what(application);
         }
     }
 

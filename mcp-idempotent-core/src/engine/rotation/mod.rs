@@ -227,7 +227,7 @@ impl<S: Store> Inner<S> {
             rules.terms,
             asked,
             seed_of,
-            claim.call.clone(),
+            claim,
             None,
         ));
         self.heart.keep(&held);

@@ -1,7 +1,11 @@
 //! `doctor`: it finds what is wrong, and only that.
 
-use mcp_idempotent_tower::SqliteStore;
-use sqlx::AssertSqlSafe;
+use mcp_idempotent_tests::kit::{
+    cluster::Cluster,
+    pooler::{PoolMode, Pooler},
+};
+use mcp_idempotent_tower::{PostgresStore, SqliteStore};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, postgres::PgConnectOptions};
 
 use super::{
     Billing, KEY,
@@ -122,4 +126,40 @@ async fn tokens_behind_the_records_are_wrong() {
     let did = place.run(&["doctor"]);
     assert_eq!(did.code, 5, "{did:?}");
     assert_eq!(about(&did, "tokens").0, "wrong");
+}
+
+#[tokio::test]
+async fn a_pooler_that_shares_sessions_is_noticed_and_one_that_does_not_is_as_good_as_none() {
+    for (mode, verdict) in [
+        (PoolMode::Transaction, "warning"),
+        (PoolMode::Session, "ok"),
+    ] {
+        let (mut place, _store) = Place::postgres().await;
+        let server: PgConnectOptions = place.store[1].parse().unwrap();
+        let pooler = Pooler::start(&server, mode, 4);
+        place.store[1] = pooler.options(server).to_url_lossy().to_string();
+        let did = place.run(&["doctor"]);
+        assert_eq!(did.code, 0, "{mode:?}: {did:?}");
+        assert_eq!(about(&did, "pooler").0, verdict, "{mode:?}: {did:?}");
+        for what in ["tables and rights", "advisory locks", "a call"] {
+            assert_eq!(about(&did, what).0, "ok", "{mode:?}: {did:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_standby_is_wrong_and_the_remedy_names_the_primary() {
+    let primary = Cluster::start();
+    let store = PostgresStore::connect(&primary.url()).unwrap();
+    store.migrate().await.unwrap();
+    let standby = primary.standby();
+    let did = Place::at(&standby.url()).run(&["doctor"]);
+    assert_eq!(did.code, 5, "{did:?}");
+    let (verdict, line) = about(&did, "primary ");
+    assert!(
+        verdict == "wrong" && line.contains("is a standby"),
+        "{did:?}"
+    );
+    assert!(did.out.contains("→ name the primary"), "{did:?}");
+    assert_eq!(Place::at(&primary.url()).run(&["doctor"]).code, 0);
 }

@@ -40,7 +40,7 @@ impl Place {
         }
     }
 
-    fn at(url: &str) -> Self {
+    pub(super) fn at(url: &str) -> Self {
         Self {
             store: vec!["--store".to_owned(), url.to_owned()],
             ..Self::nowhere()

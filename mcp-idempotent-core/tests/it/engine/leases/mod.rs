@@ -4,6 +4,8 @@ mod current;
 mod doubt;
 mod downstream;
 mod heartbeat;
+#[cfg(feature = "metrics")]
+mod measured;
 mod operator;
 pub(super) mod store;
 mod sweep;

@@ -19,7 +19,7 @@ use mcp_idempotent_core::{
 use tokio::sync::watch;
 
 /// What a store does when it is asked for something.
-#[derive(Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(in crate::engine) enum Fault {
     #[default]
     None,
