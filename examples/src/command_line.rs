@@ -89,6 +89,12 @@ pub fn say(text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }
 
+/// Prints what the example was started for to standard output.
+pub fn print(text: fmt::Arguments<'_>) {
+    // Nobody is left to tell if standard output is gone.
+    let _ = io::stdout().write_fmt(text);
+}
+
 /// Sends the log to standard error; `RUST_LOG` says how much of it, and `default` if it is not set.
 pub fn log_to_stderr(default: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));

@@ -35,9 +35,11 @@ pub mod client;
 pub mod http;
 mod idempotency;
 pub mod layer;
+mod lift;
 mod raw;
 #[cfg(feature = "relay")]
 pub mod relay;
+pub mod stdio;
 pub mod wire;
 
 #[doc(hidden)]

@@ -28,6 +28,15 @@ pub const STATUS_METHOD: &str = "io.github.mcp-idempotent/status";
 /// Where SEP-3182 puts the key: `params.idempotencyKey`.
 pub const KEY_MEMBER: &str = "idempotencyKey";
 
+/// [`KEY_MEMBER`] in the list of places of the capability.
+pub const KEY_MEMBER_PLACE: &str = "params.idempotencyKey";
+
+/// The HTTP header that may carry the key, if the server allows it (`LiftKeyLayer::with_header`).
+pub const KEY_HEADER: &str = "Idempotency-Key";
+
+/// [`KEY_HEADER`] in the list of places of the capability.
+pub const KEY_HEADER_PLACE: &str = "header Idempotency-Key";
+
 /// The capability of SEP-3182: `capabilities.tools.idempotency`.
 pub const SEP_CAPABILITY: &str = "idempotency";
 
@@ -44,6 +53,9 @@ pub(crate) const SEAL: &str = "io.github.mcp-idempotent/made-here";
 /// In the `data` of an error, or the `_meta` of a result: proves that nothing happened. Removed before the
 /// answer is sent.
 pub(crate) const NOT_EXECUTED: &str = "io.github.mcp-idempotent/not-executed";
+
+/// `type` in the `data` of an error: a status request does not say which call it asks about.
+pub(crate) const STATUS_INVALID: &str = "status_request_invalid";
 
 /// `type` in the `data` of an error: a timeout above or below the layer.
 pub(crate) const TIMED_OUT: &str = "call_timed_out";

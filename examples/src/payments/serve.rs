@@ -3,13 +3,15 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::Context as _;
+use mcp_idempotent_tower::{http::LiftKeyLayer, stdio::LiftKeyReader};
 use rmcp::{
     ServerHandler, ServiceExt as _,
     transport::{
-        StreamableHttpServerConfig, StreamableHttpService, stdio,
+        StreamableHttpServerConfig, StreamableHttpService,
         streamable_http_server::session::local::LocalSessionManager,
     },
 };
+use tokio::io::{stdin, stdout};
 use tokio_util::sync::CancellationToken;
 
 use super::{answers::LateAnswers, options::Options};
@@ -32,8 +34,10 @@ where
 }
 
 async fn serve_stdio(server: impl ServerHandler) -> anyhow::Result<()> {
+    // Clients may send the key as SEP-3182 has it.
+    let input = LiftKeyReader::new(stdin());
     let running = server
-        .serve(stdio())
+        .serve((input, stdout()))
         .await
         .context("no MCP client on standard input")?;
     running.waiting().await?;
@@ -58,7 +62,9 @@ where
         Arc::new(LocalSessionManager::default()),
         StreamableHttpServerConfig::default().with_cancellation_token(stop.child_token()),
     );
-    let app = axum::Router::new().nest_service("/mcp", service);
+    let app = axum::Router::new()
+        .nest_service("/mcp", service)
+        .layer(LiftKeyLayer::new());
     axum::serve(listener, app)
         .with_graceful_shutdown(async move {
             if tokio::signal::ctrl_c().await.is_err() {

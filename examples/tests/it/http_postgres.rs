@@ -1,6 +1,6 @@
 //! `http_postgres`, as several processes on one database.
 
-mod shop;
+pub(super) mod shop;
 
 use std::time::Duration;
 

@@ -5,6 +5,7 @@
 mod hello;
 mod http_postgres;
 mod outside;
+mod wire_check;
 
 use std::{
     env, fs,

@@ -7,7 +7,7 @@ use mcp_idempotent_core::{
 };
 use rmcp::{
     ErrorData,
-    model::{CallToolResponse, CallToolResult, ContentBlock, ErrorCode, MetaObject},
+    model::{CallToolResult, ContentBlock, ErrorCode, MetaObject},
 };
 use serde_json::{Map, Value, json};
 
@@ -76,7 +76,7 @@ pub(crate) fn is_refusal(result: &CallToolResult) -> bool {
 #[cfg(feature = "relay")]
 pub(crate) fn json_of(refused: ToolResult) -> (&'static str, String) {
     match refused {
-        Ok(CallToolResponse::Complete(result)) => ("result", json!(result).to_string()),
+        Ok(rmcp::model::CallToolResponse::Complete(result)) => ("result", json!(result).to_string()),
         Ok(_) => unreachable!("a refusal is an error or a complete result"),
         Err(error) => ("error", json!(error).to_string()),
     }

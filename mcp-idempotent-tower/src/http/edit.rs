@@ -1,50 +1,22 @@
-//! Putting `params.idempotencyKey` into `params._meta`, byte for byte.
+//! Saying in answers where a key may stand.
+
+use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use serde_json::{Value, value::RawValue};
 
 use crate::{
+    lift::contains,
     raw::{Members, edited, first_in, range, text},
     wire,
 };
 
-/// The body with the key in `_meta`, or `None` if there is nothing to do: it is not a tool call, has no
-/// `idempotencyKey`, or already has the same key in `_meta`. What does not parse is left to rmcp.
-///
-/// If `_meta` has a different key, the lifted one is added under the alias. The call then has two keys and
-/// is refused like any such call.
-pub(super) fn lift(body: &Bytes) -> Option<Bytes> {
-    if !contains(body, wire::KEY_MEMBER.as_bytes()) {
-        return None;
-    }
-    let message: Members<'_> = serde_json::from_slice(body).ok()?;
-    if text(message.get("method")?).as_deref() != Some("tools/call") {
-        return None;
-    }
-    let params = message.get("params")?;
-    let members = Members::of(params.get())?;
-    let key = members.get(wire::KEY_MEMBER)?;
-    let Some(meta) = members.get("_meta") else {
-        let inserted = format!(r#""_meta":{{"{}":{key}}},"#, wire::KEY);
-        return Some(edited(body, &mut [(first_in(body, params), &inserted)]));
-    };
-    let Some(metas) = Members::of(meta.get()) else {
-        // `null` counts as absent. Anything else is refused by rmcp.
-        let is_null = meta.get() == "null";
-        let replaced = format!(r#"{{"{}":{key}}}"#, wire::KEY);
-        return is_null.then(|| edited(body, &mut [(range(body, meta), &replaced)]));
-    };
-    let name = match metas.get(wire::KEY) {
-        None => wire::KEY,
-        Some(other) if is_equal(key, other) => return None,
-        Some(_) => wire::KEY_ALIAS,
-    };
-    if let Some(alias) = metas.get(name) {
-        return Some(edited(body, &mut [(range(body, alias), key.get())]));
-    }
-    let comma = if metas.is_empty() { "" } else { "," };
-    let inserted = format!(r#""{name}":{key}{comma}"#);
-    Some(edited(body, &mut [(first_in(body, meta), &inserted)]))
+/// What the layer says in the answers of its server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Advertised {
+    /// `capabilities.tools.idempotency`.
+    pub(super) sep_capability: bool,
+    /// The header that may carry a key is one of the places.
+    pub(super) header: bool,
 }
 
 /// Whether the answer to this request will list the server's capabilities.
@@ -61,17 +33,17 @@ pub(super) fn asks_for_capabilities(body: &[u8]) -> bool {
     method.is_some_and(|method| METHODS.contains(&&*method))
 }
 
-/// An answer with `capabilities.tools.idempotency` added: JSON, or a stream of events with JSON in their
-/// `data` lines. `None` if the answer has no `capabilities.tools`.
-pub(super) fn advertise(body: &Bytes) -> Option<Bytes> {
-    if let Some(edited) = advertise_in(body) {
+/// An answer that says where a key may stand: JSON, or a stream of events with JSON in their `data` lines.
+/// `None` if there is nothing to say. The places are added to those that our layer lists, if it does.
+pub(super) fn advertise(body: &Bytes, what: Advertised) -> Option<Bytes> {
+    if let Some(edited) = advertise_in(body, what) {
         return Some(edited);
     }
     let mut start = 0;
     for line in body.split_inclusive(|byte| *byte == b'\n') {
         let end = start + line.len();
         if let Some(data) = line.strip_prefix(b"data:")
-            && let Some(edited) = advertise_in(&body.slice(end - data.len()..end))
+            && let Some(edited) = advertise_in(&body.slice(end - data.len()..end), what)
         {
             let mut whole = BytesMut::with_capacity(body.len() + edited.len() - data.len());
             whole.extend_from_slice(&body[..end - data.len()]);
@@ -84,78 +56,90 @@ pub(super) fn advertise(body: &Bytes) -> Option<Bytes> {
     None
 }
 
-fn advertise_in(json: &Bytes) -> Option<Bytes> {
+fn advertise_in(json: &Bytes, what: Advertised) -> Option<Bytes> {
     let message: Members<'_> = serde_json::from_slice(json).ok()?;
     let capabilities = Members::of(message.get("result")?.get())?.get("capabilities")?;
-    let tools = Members::of(capabilities.get())?.get("tools")?;
+    let capabilities = Members::of(capabilities.get())?;
+    let mut edits = Vec::new();
+    let sep_capability = what
+        .sep_capability
+        .then(|| sep_capability(json, &capabilities));
+    edits.extend(sep_capability.flatten());
+    edits.extend(places(json, &capabilities, what));
+    let mut edits: Vec<_> = edits
+        .iter()
+        .map(|(range, with)| (range.clone(), &**with))
+        .collect();
+    (!edits.is_empty()).then(|| edited(json, &mut edits))
+}
+
+type Insertion = (Range<usize>, String);
+
+fn sep_capability(json: &[u8], capabilities: &Members<'_>) -> Option<Insertion> {
+    let tools = capabilities.get("tools")?;
     let members = Members::of(tools.get())?;
     if members.get(wire::SEP_CAPABILITY).is_some() {
         return None;
     }
     let comma = if members.is_empty() { "" } else { "," };
     let inserted = format!(r#""{}":{{}}{comma}"#, wire::SEP_CAPABILITY);
-    Some(edited(json, &mut [(first_in(json, tools), &inserted)]))
+    Some((first_in(json, tools), inserted))
 }
 
-fn contains(body: &[u8], name: &[u8]) -> bool {
-    body.windows(name.len()).any(|window| window == name)
-}
-
-fn is_equal(one: &RawValue, other: &RawValue) -> bool {
-    let parse = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).ok();
-    parse(one) == parse(other)
+/// The places that this layer reads, at the end of those that a server of ours lists.
+fn places(json: &[u8], capabilities: &Members<'_>, what: Advertised) -> Option<Insertion> {
+    let extensions = Members::of(capabilities.get("extensions")?.get())?;
+    let ours = Members::of(extensions.get(wire::EXTENSION)?.get())?;
+    let keys = ours.get("keys")?;
+    let listed: Vec<String> = serde_json::from_str(keys.get()).ok()?;
+    let header = what.header.then_some(wire::KEY_HEADER_PLACE);
+    let missing: Vec<_> = [Some(wire::KEY_MEMBER_PLACE), header]
+        .into_iter()
+        .flatten()
+        .filter(|place| !listed.iter().any(|listed| listed == place))
+        .map(|place| format!(r#""{place}""#))
+        .collect();
+    if listed.is_empty() || missing.is_empty() {
+        return None;
+    }
+    let end = range(json, keys).end - 1;
+    Some((end..end, format!(",{}", missing.join(","))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn lifted(body: &str) -> Option<String> {
-        let body = Bytes::copy_from_slice(body.as_bytes());
-        lift(&body).map(|edited| String::from_utf8(edited.to_vec()).unwrap())
-    }
+    const SEP: Advertised = Advertised {
+        sep_capability: true,
+        header: false,
+    };
 
     #[test]
-    fn the_key_is_put_into_meta_and_nothing_else_changes() {
-        for (body, expected) in [
+    fn the_places_are_added_to_those_that_our_layer_lists() {
+        let body = r#"{"result":{"capabilities":{"extensions":{"io.github.mcp-idempotent/idempotency":{"keys":["a"]}}}}}"#;
+        for (header, expected) in [
+            (false, r#"["a","params.idempotencyKey"]"#),
             (
-                r#"{ "method":"tools/call", "params": { "name" : "a","idempotencyKey":"k" ,"arguments":{"x":1.50}} }"#,
-                r#"{ "method":"tools/call", "params": {"_meta":{"idempotency-key":"k"}, "name" : "a","idempotencyKey":"k" ,"arguments":{"x":1.50}} }"#,
-            ),
-            (
-                r#"{"params":{"_meta":{},"idempotencyKey":"k"},"method":"tools/call"}"#,
-                r#"{"params":{"_meta":{"idempotency-key":"k"},"idempotencyKey":"k"},"method":"tools/call"}"#,
-            ),
-            (
-                r#"{"params":{"_meta":{ "progressToken":1},"idempotencyKey":"\u006b"},"method":"tools/call"}"#,
-                r#"{"params":{"_meta":{"idempotency-key":"\u006b", "progressToken":1},"idempotencyKey":"\u006b"},"method":"tools/call"}"#,
-            ),
-            (
-                r#"{"params":{"_meta":null,"idempotencyKey":5},"method":"tools/call"}"#,
-                r#"{"params":{"_meta":{"idempotency-key":5},"idempotencyKey":5},"method":"tools/call"}"#,
+                true,
+                r#"["a","params.idempotencyKey","header Idempotency-Key"]"#,
             ),
         ] {
-            assert_eq!(lifted(body).as_deref(), Some(expected));
+            let what = Advertised {
+                sep_capability: false,
+                header,
+            };
+            let once = advertise(&Bytes::from_static(body.as_bytes()), what).unwrap();
+            let text = String::from_utf8(once.to_vec()).unwrap();
+            assert_eq!(text, body.replace(r#"["a"]"#, expected));
+            assert_eq!(advertise(&once, what), None);
         }
-    }
-
-    #[test]
-    fn a_contradicting_key_becomes_the_alias() {
-        assert_eq!(
-            lifted(r#"{"method":"tools/call","params":{"_meta":{"idempotency-key":"a"},"idempotencyKey":"b"}}"#).unwrap(),
-            r#"{"method":"tools/call","params":{"_meta":{"io.github.mcp-idempotent/idempotency-key":"b","idempotency-key":"a"},"idempotencyKey":"b"}}"#
-        );
-        // The alias agrees with `_meta`, and would hide the contradiction.
-        assert_eq!(
-            lifted(r#"{"method":"tools/call","params":{"_meta":{"idempotency-key":"a","io.github.mcp-idempotent/idempotency-key":"a"},"idempotencyKey":"b"}}"#).unwrap(),
-            r#"{"method":"tools/call","params":{"_meta":{"idempotency-key":"a","io.github.mcp-idempotent/idempotency-key":"b"},"idempotencyKey":"b"}}"#
-        );
     }
 
     #[test]
     fn the_capability_is_put_into_json_and_into_events() {
         let advertised = |body: &'static str| {
-            let edited = advertise(&Bytes::from_static(body.as_bytes()));
+            let edited = advertise(&Bytes::from_static(body.as_bytes()), SEP);
             edited.map(|edited| String::from_utf8(edited.to_vec()).unwrap())
         };
         for (body, expected) in [
@@ -169,7 +153,10 @@ mod tests {
             ),
         ] {
             assert_eq!(advertised(body).as_deref(), Some(expected));
-            assert_eq!(advertise(&Bytes::from_static(expected.as_bytes())), None);
+            assert_eq!(
+                advertise(&Bytes::from_static(expected.as_bytes()), SEP),
+                None
+            );
         }
         for body in [
             r#"{"result":{"capabilities":{}}}"#,
@@ -178,21 +165,6 @@ mod tests {
             "",
         ] {
             assert_eq!(advertised(body), None, "{body}");
-        }
-    }
-
-    #[test]
-    fn everything_else_is_left_alone() {
-        for body in [
-            r#"{"method":"tools/list","params":{"idempotencyKey":"k"}}"#,
-            r#"{"method":"tools/call","params":{"arguments":{"idempotencyKey":"k"}}}"#,
-            r#"{"method":"tools/call","params":{"_meta":{"idempotency-key":"k"},"idempotencyKey":"\u006b"}}"#,
-            r#"{"method":"tools/call","params":{"_meta":7,"idempotencyKey":"k"}}"#,
-            r#"[{"method":"tools/call","params":{"idempotencyKey":"k"}}]"#,
-            r#"{"method":"tools/call","params":{"idempotencyKey":"k""#,
-            r#""idempotencyKey""#,
-        ] {
-            assert_eq!(lifted(body), None, "{body}");
         }
     }
 }

@@ -7,19 +7,21 @@
 //! 1. Requests other than `POST` pass, their bodies unread.
 //! 2. A body is read whole, up to the limit; a larger one is answered with `413`. The default is rmcp's
 //!    own limit, 4 MiB. If you change one, change the other.
-//! 3. A body without the bytes `idempotencyKey` passes unparsed and unchanged. So does one that is not a
-//!    `tools/call`, has no such member in `params`, or does not parse.
+//! 3. A body without the bytes `idempotencyKey`, and without `\u`, passes unparsed and unchanged. So does one
+//!    that is not a `tools/call`, has no such member in `params`, or does not parse.
 //! 4. Otherwise `_meta["idempotency-key"]` is added and `Content-Length` adjusted. No other byte
 //!    changes. Method, tool name and arguments stay the same, so the headers `Mcp-Method`, `Mcp-Name`
 //!    and `Mcp-Param-*` of the 2026-07-28 transport still fit.
 //! 5. A call with a different key in `_meta` is refused like any call with two keys
 //!    (`idempotency_key_invalid`). A key that is not a string is refused too.
-//! 6. With [`with_capability`](LiftKeyLayer::with_capability) the answers to `initialize` and
-//!    `server/discover` get `capabilities.tools.idempotency: {}`. Other responses pass unchanged.
+//! 6. In the answers to `initialize` and `server/discover`, this place is added to those that the server's
+//!    idempotency layer lists (`keys`). With [`with_capability`](LiftKeyLayer::with_capability) they also get
+//!    `capabilities.tools.idempotency: {}`. Other responses pass unchanged.
+//! 7. With [`with_header`](LiftKeyLayer::with_header) the HTTP header `Idempotency-Key` of a tool call is a
+//!    key as well, under the same rules.
 //!
 //! # Caveats
 //!
-//! - A member name written with escapes (`"idempotency\u004bey"`) is not found.
 //! - Compressed bodies are not read: put decompression in front.
 //!
 //! # Example
@@ -46,19 +48,24 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header::CONTENT_LENGTH};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header::CONTENT_LENGTH};
 use http_body::Body;
+use serde_json::value::RawValue;
 use tower::{Layer, Service};
 
 pub use self::body::{LiftResponseBody, LiftedBody};
-use self::body::{Unread, read};
+use self::{
+    body::{Unread, read},
+    edit::Advertised,
+};
+use crate::{lift::lift, wire};
 
 /// A layer for HTTP services that puts `params.idempotencyKey` where the rest of this crate looks
 /// for it. See the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct LiftKeyLayer {
     limit: usize,
-    advertises: bool,
+    advertised: Advertised,
 }
 
 impl LiftKeyLayer {
@@ -70,7 +77,10 @@ impl LiftKeyLayer {
     pub const fn new() -> Self {
         Self {
             limit: Self::DEFAULT_LIMIT,
-            advertises: false,
+            advertised: Advertised {
+                sep_capability: false,
+                header: false,
+            },
         }
     }
 
@@ -86,7 +96,19 @@ impl LiftKeyLayer {
     /// for clients that look for it where SEP-3182 put it.
     #[must_use]
     pub const fn with_capability(mut self) -> Self {
-        self.advertises = true;
+        self.advertised.sep_capability = true;
+        self
+    }
+
+    /// Takes the HTTP header `Idempotency-Key` of a tool call for its key, as it is, quotes included. For
+    /// clients that can set nothing but headers. It is off by default because a gateway may set this header
+    /// for purposes of its own, and because many clients send the same headers with every request: then all
+    /// calls have one key, and all but the first are refused as conflicts.
+    ///
+    /// A header that contradicts a key elsewhere in the call is refused (`idempotency_key_invalid`).
+    #[must_use]
+    pub const fn with_header(mut self) -> Self {
+        self.advertised.header = true;
         self
     }
 }
@@ -138,13 +160,13 @@ where
         // Use the service that is ready; its clone is not.
         let clone = self.inner.clone();
         let mut inner = mem::replace(&mut self.inner, clone);
-        let LiftKeyLayer { limit, advertises } = self.layer;
+        let layer = self.layer;
         Box::pin(async move {
             let mut asks_for_capabilities = false;
             let request = if request.method() == Method::POST {
-                match lifted(request, limit).await {
+                match lifted(request, layer).await {
                     Ok((request, body)) => {
-                        asks_for_capabilities = advertises && edit::asks_for_capabilities(&body);
+                        asks_for_capabilities = edit::asks_for_capabilities(&body);
                         request
                     }
                     Err(response) => return Ok(*response),
@@ -156,20 +178,26 @@ where
             if !asks_for_capabilities {
                 return Ok(response.map(LiftResponseBody::as_it_came));
             }
-            Ok(advertised(response).await)
+            Ok(with_places(response, layer.advertised).await)
         })
     }
 }
 
 async fn lifted<B, R>(
     request: Request<B>,
-    limit: usize,
+    layer: LiftKeyLayer,
 ) -> Result<(Request<LiftedBody<B>>, Bytes), Box<Response<LiftResponseBody<R>>>>
 where
     B: Body,
     B::Error: std::fmt::Display,
 {
+    let limit = layer.limit;
     let (mut parts, body) = request.into_parts();
+    let keys = if layer.advertised.header {
+        keys_in(&parts.headers)
+    } else {
+        Vec::new()
+    };
     let body = match read(body, limit).await {
         Ok(body) => body,
         Err(Unread::TooLarge) => {
@@ -185,7 +213,7 @@ where
             ));
         }
     };
-    let body = match edit::lift(&body) {
+    let body = match lift(&body, &keys) {
         None => body,
         Some(edited) => {
             if parts.headers.contains_key(CONTENT_LENGTH) {
@@ -200,8 +228,21 @@ where
     Ok((request, body))
 }
 
-/// Adds the capability. These answers are complete, not open streams, so they can be read whole.
-async fn advertised<R>(response: Response<R>) -> Response<LiftResponseBody<R>>
+/// The values of the header, as JSON. One that is not text becomes `null`, which is no key and is refused.
+fn keys_in(headers: &HeaderMap) -> Vec<Box<RawValue>> {
+    let values = headers.get_all(wire::KEY_HEADER);
+    let as_json = |value: &HeaderValue| {
+        let text = value.to_str().ok();
+        serde_json::value::to_raw_value(&text).ok()
+    };
+    values.iter().filter_map(as_json).collect()
+}
+
+/// Adds the places. These answers are complete, not open streams, so they can be read whole.
+async fn with_places<R>(
+    response: Response<R>,
+    advertised: Advertised,
+) -> Response<LiftResponseBody<R>>
 where
     R: Body<Data = Bytes>,
 {
@@ -213,7 +254,7 @@ where
             "Unreadable answer".into(),
         );
     };
-    let body = edit::advertise(&body).unwrap_or(body);
+    let body = edit::advertise(&body, advertised).unwrap_or(body);
     if parts.headers.contains_key(CONTENT_LENGTH) {
         parts
             .headers

@@ -13,8 +13,8 @@
 use std::sync::Arc;
 
 use mcp_idempotent_core::{
-    CallInfo, KeyRequirement, OnDoubt, Policy, Record, RecordState, Refusal, Store,
-    answer::refusal_of, store::Inspected,
+    Action, CallInfo, CommitOutcome, KeyRequirement, OnDoubt, Policy, Record, RecordState, Refusal,
+    Store, answer::refusal_of, store::Inspected,
 };
 use rmcp::{
     ErrorData, RoleServer,
@@ -30,6 +30,7 @@ use crate::{
         key::{self, Places, Unreadable},
         refusal, result,
     },
+    wire,
 };
 
 /// What is asked for.
@@ -210,8 +211,14 @@ fn state(state: &str, next: &str, message: &str) -> Value {
 }
 
 fn malformed(why: &str) -> ErrorData {
+    // Of the call nothing is known, and to send it again with its key is always safe.
+    let data = json!({
+        "type": wire::STATUS_INVALID,
+        "outcome": CommitOutcome::Unknown.as_str(),
+        "action": Action::RetrySameKey.as_str(),
+    });
     ErrorData::invalid_params(
         format!("The status request cannot be answered: {why}."),
-        None,
+        Some(data),
     )
 }

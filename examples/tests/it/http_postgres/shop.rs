@@ -20,20 +20,20 @@ use tokio::{
 
 use super::super::{Client, PATIENCE, database_url, example};
 
-pub(super) const ALICE: &str = "alice-s3cret";
-pub(super) const BOB: &str = "bob-s3cret";
+pub(crate) const ALICE: &str = "alice-s3cret";
+pub(crate) const BOB: &str = "bob-s3cret";
 
 /// A schema in the database, for any number of processes.
 #[derive(Clone)]
-pub(super) struct Shop {
+pub(crate) struct Shop {
     url: String,
     schema: String,
-    pub(super) pool: PgPool,
+    pub(crate) pool: PgPool,
 }
 
 impl Shop {
     /// Runs a test in a schema of its own, which is removed afterwards, also after a failure.
-    pub(super) async fn open<F>(name: &str, test: impl FnOnce(Self) -> F)
+    pub(crate) async fn open<F>(name: &str, test: impl FnOnce(Self) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -50,7 +50,7 @@ impl Shop {
         removed.unwrap();
     }
 
-    pub(super) async fn start(&self, arguments: &[&str]) -> Process {
+    pub(crate) async fn start(&self, arguments: &[&str]) -> Process {
         let mut child = example("http_postgres")
             .args(["--store", &self.url, "--schema", &self.schema])
             .args(["--http", "127.0.0.1:0"])
@@ -67,7 +67,7 @@ impl Shop {
         Process { child, said, uri }
     }
 
-    pub(super) async fn orders(&self) -> i64 {
+    pub(crate) async fn orders(&self) -> i64 {
         sqlx::query_scalar("SELECT count(*) FROM orders")
             .fetch_one(&self.pool)
             .await
@@ -75,19 +75,19 @@ impl Shop {
     }
 }
 
-pub(super) struct Process {
-    pub(super) child: Child,
-    pub(super) said: Lines<BufReader<ChildStderr>>,
-    uri: String,
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    pub(crate) said: Lines<BufReader<ChildStderr>>,
+    pub(crate) uri: String,
 }
 
-pub(super) async fn next(said: &mut Lines<BufReader<ChildStderr>>) -> String {
+pub(crate) async fn next(said: &mut Lines<BufReader<ChildStderr>>) -> String {
     let line = timeout(PATIENCE, said.next_line()).await.unwrap().unwrap();
     line.expect("the server has something to say")
 }
 
 impl Process {
-    pub(super) async fn client(&self, token: &str) -> Client {
+    pub(crate) async fn client(&self, token: &str) -> Client {
         let config =
             StreamableHttpClientTransportConfig::with_uri(self.uri.as_str()).auth_header(token);
         let transport = StreamableHttpClientTransport::from_config(config);
@@ -98,7 +98,7 @@ impl Process {
     }
 
     /// One request, and the answer as it is.
-    pub(super) async fn http(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
+    pub(crate) async fn http(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         let host = self.uri.strip_prefix("http://").unwrap();
         let host = host.strip_suffix("/mcp").unwrap();
         let request = format!(
@@ -117,7 +117,7 @@ impl Process {
     }
 
     /// A message of the protocol, as it is.
-    pub(super) async fn post(&self, headers: &str, message: &Value) -> String {
+    pub(crate) async fn post(&self, headers: &str, message: &Value) -> String {
         let headers = format!(
             "Content-Type: application/json\r\n\
              Accept: application/json, text/event-stream\r\n{headers}"
@@ -127,7 +127,7 @@ impl Process {
     }
 
     /// How many calls of a tool ended so, by the metrics endpoint.
-    pub(super) async fn calls(&self, tool: &str, outcome: &str) -> u32 {
+    pub(crate) async fn calls(&self, tool: &str, outcome: &str) -> u32 {
         let metrics = self.http("GET", "/metrics", "", "").await;
         assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
         assert!(metrics.contains("# TYPE mcp_idempotent_calls_total counter"));

@@ -2,8 +2,8 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use http::uri::Authority;
-use hyper::server::conn::http1;
+use http::{Request, uri::Authority};
+use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::{
     client::legacy::Client,
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -17,6 +17,9 @@ use mcp_idempotent_tower::{
     },
 };
 use tokio::net::TcpListener;
+use tower::{ServiceExt as _, service_fn};
+
+use crate::hosts::{self, Hosts};
 
 /// How long protected calls may go on after the proxy was told to end.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -30,10 +33,22 @@ pub(crate) async fn serve<S: Store>(
     relay: Relay<S>,
     idempotency: &Idempotency<S>,
     listen: SocketAddr,
+    hosts: Hosts,
     upstream: Authority,
 ) -> io::Result<()> {
     let client = Client::builder(TokioExecutor::new()).build_http::<WireBody>();
-    let service = TowerToHyperService::new(HttpRelay::new(relay, upstream, client));
+    let relay = HttpRelay::new(relay, upstream, client);
+    let service = TowerToHyperService::new(service_fn(move |request: Request<Incoming>| {
+        let is_allowed = hosts.allow(&request);
+        let relay = relay.clone();
+        async move {
+            if is_allowed {
+                relay.oneshot(request).await
+            } else {
+                Ok(hosts::refused())
+            }
+        }
+    }));
     let listener = TcpListener::bind(listen).await?;
     tracing::info!(address = %listener.local_addr()?, "listening");
     let mut told_to_end = std::pin::pin!(told_to_end());

@@ -3,6 +3,7 @@
 //! `migrate` and `doctor` are for operators.
 
 mod child;
+mod hosts;
 mod http;
 mod log;
 mod operator;

@@ -88,6 +88,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "URL", requires = "listen", value_parser = upstream)]
     pub(crate) upstream: Option<Authority>,
 
+    /// With --listen: a name by which clients reach the proxy; once for each name. At a loopback address
+    /// the proxy refuses requests for other hosts than localhost, 127.0.0.1 and ::1
+    #[arg(long, value_name = "NAME", requires = "listen")]
+    pub(crate) allowed_host: Vec<String>,
+
     /// How long a completed call is remembered, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 600_000, value_parser = clap::value_parser!(u64).range(1..))]
     ttl_ms: u64,

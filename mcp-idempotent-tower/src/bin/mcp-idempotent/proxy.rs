@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     child::{self, Server},
+    hosts::Hosts,
     http,
     options::Options,
     stdio,
@@ -56,7 +57,8 @@ async fn relay<S: Store>(options: &Options, store: S) -> Result<i32, Box<dyn Err
     let relay = Relay::new(idempotency.clone(), options.relay())?;
     let _sweeper = idempotency.sweep_in_background(SweepSettings::default());
     if let (Some(listen), Some(upstream)) = (options.listen, options.upstream.clone()) {
-        http::serve(relay, &idempotency, listen, upstream).await?;
+        let hosts = Hosts::at(listen, &options.allowed_host);
+        http::serve(relay, &idempotency, listen, hosts, upstream).await?;
         return Ok(0);
     }
     let Server {

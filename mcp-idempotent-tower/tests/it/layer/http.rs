@@ -36,6 +36,10 @@ enum Mode {
 
 impl Site {
     async fn of<H: ServerHandler + Clone>(server: H, mode: Mode) -> Self {
+        Self::behind(LiftKeyLayer::new().with_capability(), server, mode).await
+    }
+
+    async fn behind<H: ServerHandler + Clone>(lift: LiftKeyLayer, server: H, mode: Mode) -> Self {
         let config = match mode {
             Mode::Sessions => StreamableHttpServerConfig::default(),
             Mode::Stateless => StreamableHttpServerConfig::default()
@@ -47,7 +51,7 @@ impl Site {
             std::sync::Arc::default(),
             config.with_sse_keep_alive(None),
         );
-        let service = LiftKeyLayer::new().with_capability().layer(service);
+        let service = lift.layer(service);
         let router = axum::Router::new().nest_service("/mcp", service);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let site = Self(listener.local_addr().unwrap());
@@ -61,8 +65,11 @@ impl Site {
 
     /// Sends a request, and leaves the connection open.
     async fn send(self, headers: &[(&str, &str)], body: &Value) -> TcpStream {
+        self.send_text(headers, &body.to_string()).await
+    }
+
+    async fn send_text(self, headers: &[(&str, &str)], body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.0).await.unwrap();
-        let body = body.to_string();
         let mut request = format!(
             "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
              Accept: application/json, text/event-stream\r\nConnection: close\r\n\
@@ -74,7 +81,7 @@ impl Site {
             request.push_str(&format!("{name}: {value}\r\n"));
         }
         request.push_str("\r\n");
-        request.push_str(&body);
+        request.push_str(body);
         stream.write_all(request.as_bytes()).await.unwrap();
         stream
     }
@@ -87,7 +94,12 @@ impl Site {
 
     /// The JSON-RPC answer of a server without sessions.
     async fn answer(self, headers: &[(&str, &str)], body: &Value) -> Value {
-        let text = self.post(headers, body).await;
+        self.answer_text(headers, &body.to_string()).await
+    }
+
+    async fn answer_text(self, headers: &[(&str, &str)], body: &str) -> Value {
+        let mut stream = self.send_text(headers, body).await;
+        let text = read_until(&mut stream, |_| false).await;
         let (_, body) = text.split_once("\r\n\r\n").unwrap();
         serde_json::from_str(body).unwrap_or_else(|_| panic!("not JSON: {text}"))
     }

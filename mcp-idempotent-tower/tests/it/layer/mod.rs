@@ -10,6 +10,7 @@ mod outcomes;
 mod policy;
 mod stacks;
 mod status;
+mod stdio;
 #[cfg(feature = "sqlite")]
 mod transaction;
 mod waiters;

@@ -134,6 +134,10 @@ async fn a_request_that_names_no_call_is_refused() {
     ] {
         let status = status(&client, asked.clone()).await;
         assert_eq!(status["error"]["code"], -32602, "{asked}: {status}");
+        let data = json!({
+            "type": "status_request_invalid", "outcome": "unknown", "action": "retry_same_key",
+        });
+        assert_eq!(status["error"]["data"], data, "{asked}");
     }
 }
 

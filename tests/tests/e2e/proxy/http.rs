@@ -152,3 +152,39 @@ async fn a_reference_server_over_http_answers_alike_with_and_without_the_proxy()
     proxy.signal("TERM").await;
     assert!(proxy.end().await.success());
 }
+
+#[tokio::test]
+async fn at_a_loopback_address_a_request_for_another_host_is_refused() {
+    let (port, nobody) = (free_port(), free_port());
+    let options = [
+        "--listen",
+        &format!("127.0.0.1:{port}"),
+        "--upstream",
+        &format!("http://127.0.0.1:{nobody}"),
+        "--scope",
+        "tests",
+        "--allowed-host",
+        "shop.example",
+    ]
+    .map(str::to_owned);
+    let _proxy = Program::start(proxy(), options);
+    until_served(port).await;
+    let asked_for = async |host: &str| {
+        let request = reqwest::Client::new().get(format!("http://127.0.0.1:{port}/mcp"));
+        let response = request.header("host", host).send().await.unwrap();
+        response.status().as_u16()
+    };
+    for host in ["evil.example", "evil.example:80", "localhost.evil.example"] {
+        assert_eq!(asked_for(host).await, 403, "{host}");
+    }
+    // These get as far as the server, which is away.
+    for host in [
+        "localhost",
+        "LOCALHOST:1",
+        "127.0.0.1",
+        "[::1]:9",
+        "shop.example",
+    ] {
+        assert_eq!(asked_for(host).await, 502, "{host}");
+    }
+}

@@ -63,6 +63,59 @@ async fn a_key_that_contradicts_meta_is_refused_and_so_is_one_of_a_wrong_form() 
     assert_eq!(number(&answer), 1);
 }
 
+/// A header as it comes with every request, and one of this call.
+fn with_key_header(key: &str) -> [(&str, &str); 3] {
+    [LEGACY[0], LEGACY[1], ("Idempotency-Key", key)]
+}
+
+#[tokio::test]
+async fn a_key_in_the_header_protects_where_it_is_allowed() {
+    let server = behind(&Mailer::new(), &by_user(builder()));
+    let site = Site::behind(LiftKeyLayer::new().with_header(), server, Mode::Stateless).await;
+    for (key, expected) in [("a", 1), ("b", 2), ("a", 1)] {
+        let answer = site
+            .answer(&with_key_header(key), &called("send", json!({})))
+            .await;
+        assert_eq!(number(&answer), expected);
+    }
+    // It is the same key as in `_meta`, and one that contradicts is refused.
+    for (key, is_refused) in [("a", false), ("b", true)] {
+        let body = called("send", json!({ "_meta": { "idempotency-key": "a" } }));
+        let answer = site.answer(&with_key_header(key), &body).await;
+        if is_refused {
+            assert_eq!(refusal(&answer).0, "idempotency_key_invalid");
+        } else {
+            assert_eq!(number(&answer), 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_in_the_header_is_not_read_by_default() {
+    let site = site().await;
+    for expected in [1, 2] {
+        let answer = site
+            .answer(&with_key_header("a"), &called("send", json!({})))
+            .await;
+        assert_eq!(number(&answer), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_key_whose_name_has_escapes_protects() {
+    let site = site().await;
+    for (name, expected) in [
+        (r"\u0069dempotencyKey", 1),
+        (r"idempotency\u004bey", 1),
+        ("idempotencyKey", 1),
+    ] {
+        // Written by hand: a serializer would not escape it.
+        let body = called("send", json!({ "THE KEY": "k" }));
+        let text = body.to_string().replace("THE KEY", name);
+        assert_eq!(number(&site.answer_text(&LEGACY, &text).await), expected);
+    }
+}
+
 #[tokio::test]
 async fn the_servers_answer_says_where_else_a_key_may_stand() {
     for mode in [Mode::Stateless, Mode::Sessions] {
@@ -75,6 +128,10 @@ async fn the_servers_answer_says_where_else_a_key_may_stand() {
         let answer = site.post(&[], &initialize).await;
         assert!(
             answer.contains(r#""tools":{"idempotency":{}}"#),
+            "{mode:?}: {answer}"
+        );
+        assert!(
+            answer.contains(r#"idempotency-key\"]","params.idempotencyKey"]"#),
             "{mode:?}: {answer}"
         );
     }
