@@ -128,7 +128,7 @@ pub async fn run_in_transaction<S: TransactionStore, T: Server>(
             let ran = handler(server.detach(), Call(*call), &mut transaction).await;
             return handled(ran).into_marked();
         }
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     let schema = reader.schema;
     let reply = run::in_transaction(rules, call, |call, lent| {
@@ -163,7 +163,7 @@ pub async fn run_in_shared_transaction<S: TransactionStore, T: Server>(
         Ok(Ruled::ByLayer(call)) => {
             return handled(handler(server.detach(), Call(*call)).await).into_marked();
         }
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     let schema = reader.schema;
     let reply = run::in_transaction(rules, call, |call, lent| {
@@ -206,7 +206,7 @@ pub async fn run_under_lease<S: Store, T: Server>(
         Ok(Ruled::ByLayer(call)) => {
             return handled(handler(server.detach(), Call(*call)).await).into_marked();
         }
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     let schema = reader.schema;
     let reply = run::under_lease(rules, call, |call, attempt| {
@@ -240,13 +240,14 @@ fn rules<'s, S: Store>(
     options: &'static ToolOptions,
     verify: Option<VerifyFn<'s>>,
     Call(mut call): Call,
-) -> Result<Ruled<'s, S>, Result<CallToolResponse, ErrorData>> {
+) -> Result<Ruled<'s, S>, Box<ToolResult>> {
     let form = idempotency.settings().refusal_form;
     let tool = idempotency.annotated(options, call.name());
     let policy = tool.policy.map_err(|error| {
         let refusal = Refusal::from(error);
         run::refused(idempotency, call.name(), &refusal);
-        Reader::of_any_tool(form, KeyMaker::of_meta(call.meta())).refused(&refusal)
+        let reader = Reader::of_any_tool(form, KeyMaker::of_meta(call.meta()));
+        Box::new(reader.refused(&refusal))
     })?;
     let rules = Rules {
         idempotency: idempotency.clone(),

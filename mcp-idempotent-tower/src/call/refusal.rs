@@ -76,7 +76,9 @@ pub(crate) fn is_refusal(result: &CallToolResult) -> bool {
 #[cfg(feature = "relay")]
 pub(crate) fn json_of(refused: ToolResult) -> (&'static str, String) {
     match refused {
-        Ok(rmcp::model::CallToolResponse::Complete(result)) => ("result", json!(result).to_string()),
+        Ok(rmcp::model::CallToolResponse::Complete(result)) => {
+            ("result", json!(result).to_string())
+        }
         Ok(_) => unreachable!("a refusal is an error or a complete result"),
         Err(error) => ("error", json!(error).to_string()),
     }
