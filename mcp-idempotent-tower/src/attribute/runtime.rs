@@ -17,7 +17,7 @@ use super::parts::handled;
 use crate::{
     Idempotency,
     call::{
-        Classify, Incoming as _, ToolCall, attempt, contract,
+        Classify, Incoming as _, ToolCall, ToolResult, attempt, contract,
         doubt::VerifyFn,
         identity,
         key::{KeyMaker, Places},

@@ -301,7 +301,7 @@ async fn charged(client: &Client, tool: &'static str, key: Option<&str>, trace: 
 #[tokio::test]
 async fn an_argument_that_is_ignored_in_place_makes_a_retry_a_conflict_and_beside_it_does_not() {
     const CONFLICT: &str = "idempotency_key_conflict";
-    let shop = Shop::new(false, false);
+    let shop = Shop::new(false, RefusalForm::default());
     let old = connect(ignoring::Before { shop: shop.clone() }).await;
     let in_place = connect(ignoring::InPlace { shop: shop.clone() }).await;
     let new = connect(ignoring::Beside { shop: shop.clone() }).await;
