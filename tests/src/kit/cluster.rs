@@ -9,6 +9,7 @@
 )]
 
 use std::{
+    ffi::OsStr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -138,12 +139,59 @@ impl Cluster {
         assert!(self.try_start(), "the server started before on this port");
     }
 
+    /// Stops it in order.
+    pub fn stop(&self) {
+        self.run("pg_ctl", &["stop", "-w", "-t", "120", "-m", "fast"]);
+    }
+
+    /// Starts it again under valgrind, which counts its instructions.
+    pub fn start_counted(&self) {
+        use std::os::unix::fs::PermissionsExt as _;
+        drop(std::fs::remove_dir_all(self.counts()));
+        let made = self.home.command("mkdir").arg(self.counts()).status();
+        assert!(made.unwrap().success(), "a directory for the counts");
+        let (server, counts) = (Self::program("postgres"), self.counts());
+        let script = format!(
+            "#!/bin/sh\nexec valgrind --tool=cachegrind --cache-sim=no --cachegrind-out-file=/dev/null \
+             --log-file={}/%p {} \"$@\"\n",
+            counts.display(),
+            server.display()
+        );
+        self.home.write("counted", &script);
+        let counted = self.home.path().join("counted");
+        std::fs::set_permissions(&counted, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let program = ["-p".as_ref(), counted.as_os_str()];
+        assert!(self.try_start_with(&program), "the server under valgrind");
+    }
+
+    /// Stops it, and returns the reports of its sessions. It has to log connections, and its log lines
+    /// have to begin with the number of the process and a space.
+    pub fn stop_counted(&self) -> Vec<String> {
+        self.stop();
+        let log = std::fs::read_to_string(self.home.path().join("log")).unwrap();
+        let sessions = log
+            .lines()
+            .filter(|line| line.contains("connection authorized"))
+            .filter_map(|line| line.split(' ').next());
+        sessions
+            .filter_map(|process| std::fs::read_to_string(self.counts().join(process)).ok())
+            .collect()
+    }
+
+    fn counts(&self) -> PathBuf {
+        self.home.path().join("counts")
+    }
+
     fn try_start(&self) -> bool {
+        self.try_start_with(&[])
+    }
+
+    fn try_start_with(&self, arguments: &[&OsStr]) -> bool {
         let log = self.home.path().join("log");
         let port = format!("-p {}", self.port);
-        let arguments = ["start", "-w", "-t", "60", "-o", &port, "-l"];
-        self.command("pg_ctl", &arguments)
+        self.command("pg_ctl", &["start", "-w", "-t", "60", "-o", &port, "-l"])
             .arg(log)
+            .args(arguments)
             .status()
             .unwrap()
             .success()
@@ -158,13 +206,17 @@ impl Cluster {
         assert!(status.success(), "{program} {arguments:?}: {status}");
     }
 
-    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+    fn program(name: &str) -> PathBuf {
         let binaries = std::env::var("MCP_IDEMPOTENT_TEST_PG_BIN").unwrap_or_default();
         assert!(
             !binaries.is_empty(),
             "this starts a Postgres server of its own: run it with `tests/run --with-services -- …`, which finds or installs one, or set MCP_IDEMPOTENT_TEST_PG_BIN to the directory of initdb and pg_ctl (and, as root, MCP_IDEMPOTENT_TEST_PG_USER to the user to run them as)"
         );
-        let mut command = self.home.command(Path::new(&binaries).join(program));
+        Path::new(&binaries).join(name)
+    }
+
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = self.home.command(Self::program(program));
         command.arg("-D").arg(self.data()).args(arguments);
         command
     }
