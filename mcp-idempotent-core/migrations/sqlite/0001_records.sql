@@ -16,7 +16,7 @@ CREATE TABLE mcp_idempotent_record (
     fingerprint BLOB NOT NULL,
     -- As in Postgres: 0 in progress, 1 completed, 2 in doubt, 3 tombstone (left by the sweep),
     -- 4 released (the key is free; what is left says where its next attempt comes from)
-    state INTEGER NOT NULL CHECK (state IN (0, 1, 2, 3, 4)),
+    state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 4),
     -- 0 for a record that was committed together with its effect
     token INTEGER NOT NULL,
     -- the first attempt's token; NULL: the next attempt under a lease is a first one
@@ -43,7 +43,7 @@ CREATE TABLE mcp_idempotent_record (
     -- when the sweep has something to do here
     sweep_at INTEGER NOT NULL,
     -- an operator's: 1 committed, 2 not committed, 3 released; who, why, and when
-    resolution INTEGER CHECK (resolution IN (1, 2, 3)),
+    resolution INTEGER CHECK (resolution BETWEEN 1 AND 3),
     resolved_by TEXT,
     resolved_why TEXT,
     resolved_at INTEGER,

@@ -16,8 +16,8 @@ pub(super) type Encoded = Result<SqliteArguments, BoxDynError>;
 /// What a batch returned.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// The first column of every row received, including those before an error.
-    pub(super) rows: Vec<i64>,
+    /// The columns of every row received, including those before an error.
+    pub(super) values: Vec<i64>,
     /// Whether all statements are done.
     pub(super) done: Result<(), sqlx::Error>,
 }
@@ -29,7 +29,7 @@ pub(super) async fn run(
     arguments: Encoded,
     statements: usize,
 ) -> Batch {
-    let mut rows = Vec::new();
+    let mut values = Vec::new();
     let done = async {
         let arguments = arguments.map_err(sqlx::Error::Encode)?;
         let mut results = connection.fetch_many(sqlx::query_with(text.clone(), arguments));
@@ -37,7 +37,11 @@ pub(super) async fn run(
         while let Some(result) = results.try_next().await? {
             match result {
                 Either::Left(_) => done += 1,
-                Either::Right(row) => rows.push(row.try_get(0)?),
+                Either::Right(row) => {
+                    for column in 0..row.len() {
+                        values.push(row.try_get(column)?);
+                    }
+                }
             }
         }
         if done == statements {
@@ -47,5 +51,5 @@ pub(super) async fn run(
         }
     }
     .await;
-    Batch { rows, done }
+    Batch { values, done }
 }

@@ -6,7 +6,7 @@ use sqlx::{Arguments as _, SqlStr, error::BoxDynError, sqlite::SqliteArguments};
 
 use super::{
     Opened, SqliteStore,
-    batch::Encoded,
+    batch::{self, Encoded},
     error::store_error,
     micros,
     queue::{Checkout, Line},
@@ -159,23 +159,15 @@ impl SqliteStore {
         checkout: &mut Checkout,
         claim: &Claim,
     ) -> Result<Lease, sqlx::Error> {
+        let statement = &self.shared.statements.insert_in_progress;
         let connection = &mut checkout.writer.connection;
-        let token = self.draw_token(connection).await?;
-        let inserted = sqlx::query_as(self.shared.statements.insert_in_progress.clone())
-            .bind(&claim.id.as_bytes()[..])
-            .bind(&claim.fingerprint.to_stored()[..])
-            .bind(&*claim.call.tool)
-            .bind(claim.application())
-            .bind(claim.scope())
-            .bind(claim.key_prefix.as_deref())
-            .bind(micros(claim.lease))
-            .bind(token)
-            .bind(micros(claim.in_doubt_retention))
-            .fetch_all(connection)
-            .await?;
-        let lease = granted(claim, token, &inserted).ok_or(sqlx::Error::RowNotFound)?;
-        checkout.writer.commit().await?;
-        Ok(lease)
+        let batch = batch::run(connection, statement, claimed(claim), 4).await;
+        batch.done?;
+        let [token, origin, attempts] = batch.values[..] else {
+            return Err(sqlx::Error::RowNotFound);
+        };
+        let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+        Ok(Lease::new(claim.id, token).after(origin, attempts))
     }
 
     /// Commits only if there was something to take over.
@@ -214,6 +206,19 @@ impl SqliteStore {
             LeaseEnd::Done(Timestamp::from_micros(*at))
         }))
     }
+}
+
+fn claimed(claim: &Claim) -> Encoded {
+    let mut arguments = SqliteArguments::default();
+    arguments.add(&claim.id.as_bytes()[..])?;
+    arguments.add(&claim.fingerprint.to_stored()[..])?;
+    arguments.add(&*claim.call.tool)?;
+    arguments.add(claim.application())?;
+    arguments.add(claim.scope())?;
+    arguments.add(claim.key_prefix.as_deref())?;
+    arguments.add(micros(claim.lease))?;
+    arguments.add(micros(claim.in_doubt_retention))?;
+    Ok(arguments)
 }
 
 /// The lease that a statement wrote. `written` has the origin and the attempts that it returned.

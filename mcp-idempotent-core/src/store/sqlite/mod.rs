@@ -65,6 +65,7 @@ use self::{
     batch::Encoded,
     error::{busy, is_busy, is_read_only, store_error},
     queue::{Checkout, Line, WriterQueue},
+    row::Found,
     statement::Statements,
     writer::Backoff,
 };
@@ -208,6 +209,7 @@ impl SqliteStore {
     ) -> Result<Opened, StoreError> {
         let failed = |error| store_error("claiming", error);
         let mut backoff = Backoff::until(deadline);
+        let mut makes_room = false;
         loop {
             // Each time, because another caller may have had the connection meanwhile.
             let level = if durable {
@@ -218,21 +220,36 @@ impl SqliteStore {
             level.map_err(failed)?;
             let locked = match claim {
                 Some(claim) => {
-                    let begin = &self.shared.statements.begin;
+                    let statements = &self.shared.statements;
+                    let begin = if makes_room {
+                        &statements.make_room
+                    } else {
+                        &statements.begin
+                    };
                     row::find(&mut checkout.writer.connection, begin, claim).await
                 }
-                None => checkout.writer.begin().await.map(|()| None),
+                None => checkout.writer.begin().await.map(|()| Found::Nothing),
             };
             match locked {
-                Ok(None) => return Ok(Opened::New(checkout)),
-                Ok(Some(record)) => {
-                    checkout.roll_back_and_give_back().await;
+                Ok(Found::Nothing) => return Ok(Opened::New(checkout)),
+                Ok(Found::Record(record)) => {
+                    if makes_room {
+                        checkout.roll_back_and_give_back().await;
+                    } else {
+                        checkout.give_back();
+                    }
                     return Ok(Opened::Found(record));
                 }
+                Ok(Found::Remains) => {
+                    checkout.writer.roll_back().await.map_err(failed)?;
+                    makes_room = true;
+                }
                 Err(error) => {
-                    // So far only a look-up was begun. The lock may be held by this very call in
-                    // another process, so the next round looks again.
-                    if claim.is_some() && checkout.writer.roll_back().await.is_err() {
+                    // Where the lock was refused, nothing was begun, or no more than a look-up. It may
+                    // be held by this very call in another process, so the next round looks again.
+                    let may_be_open = makes_room || !is_busy(&error);
+                    if claim.is_some() && may_be_open && checkout.writer.roll_back().await.is_err()
+                    {
                         return Err(failed(error));
                     }
                     if let Err(error) = backoff.retry(error).await {
@@ -287,7 +304,7 @@ impl SqliteStore {
                 let connection = &mut checkout.writer.connection;
                 let batch = batch::run(connection, statement, arguments, 1).await;
                 match batch.done {
-                    Ok(()) => return Ok(batch.rows),
+                    Ok(()) => return Ok(batch.values),
                     Err(error) => backoff.retry(error).await?,
                 }
             }

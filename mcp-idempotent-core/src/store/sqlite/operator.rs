@@ -88,7 +88,7 @@ impl SqliteStore {
         let arguments = resolving(id, token, drawn, resolution, audit);
         let batch = batch::run(connection, statement, arguments, 1).await;
         batch.done?;
-        if let Some(at) = batch.rows.first() {
+        if let Some(at) = batch.values.first() {
             checkout.writer.commit().await?;
             return Ok(Resolved::Done(Timestamp::from_micros(*at)));
         }

@@ -19,20 +19,29 @@ use crate::{
     store::Claim,
 };
 
-/// The record that blocks this claim, if any. `statement` is one of
+/// What there is under the id of a claim.
+pub(super) enum Found {
+    Nothing,
+    /// A record that blocks the claim.
+    Record(Record),
+    /// A record that no longer counts.
+    Remains,
+}
+
+/// What blocks this claim, if anything. `statement` is one of
 /// [`Statements`](super::statement::Statements) that return a record.
 pub(super) async fn find(
     connection: &mut SqliteConnection,
     statement: &SqlStr,
     claim: &Claim,
-) -> Result<Option<Record>, sqlx::Error> {
+) -> Result<Found, sqlx::Error> {
     let arguments = looked_up(claim).map_err(sqlx::Error::Encode)?;
-    sqlx::query_with(statement.clone(), arguments)
-        .fetch_optional(connection)
-        .await?
-        .as_ref()
-        .map(decode)
-        .transpose()
+    let query = sqlx::query_with(statement.clone(), arguments);
+    match query.fetch_optional(connection).await? {
+        None => Ok(Found::Nothing),
+        Some(row) if row.len() == 1 => Ok(Found::Remains),
+        Some(row) => decode(&row).map(Found::Record),
+    }
 }
 
 /// The arguments of a statement that returns a record.

@@ -28,18 +28,26 @@ pub(super) const RELEASED: i64 = 4;
 /// `main`, so that a temporary table made by the handler cannot replace them.
 ///
 /// Every record has an `expires_at`. From then on it is absent, whatever its state.
+///
+/// What every call runs has no RETURNING, no `IN` of more than two values, and no joined sub-select:
+/// SQLite makes a temporary table for each, which takes longer than reading the row again.
 #[derive(Debug)]
 pub(super) struct Statements {
     /// `?1`, `?2` whether tombstones count → fingerprint, state (lapse and expiry decided),
     /// response, completed at or in doubt since, remaining lease, token, attempts.
     pub(super) look_up: SqlStr,
-    /// Like `look_up`, in a transaction that it begins. If no record is found, the same round trip
-    /// goes on to take the write lock, by deleting the expired record, if any.
+    /// Like `look_up`. If no record is found, the same round trip goes on to take the write lock, and
+    /// returns a row of one column if anything is left under the id, which `make_room` then sees to.
     ///
-    /// The driver stops at the first row, so a replay takes no write lock. SQLite grants the lock
-    /// only if nobody has committed since the look-up (otherwise it answers
-    /// `SQLITE_BUSY_SNAPSHOT`), so there is no need to look again.
+    /// The driver stops at the first row. So a replay begins no transaction, and nothing has to be
+    /// ended.
     pub(super) begin: SqlStr,
+    /// Like `look_up`, in a transaction that it begins. If no record is found, it takes the write
+    /// lock by deleting the expired record, if any.
+    ///
+    /// SQLite grants the lock only if nobody has committed since the look-up (otherwise it answers
+    /// `SQLITE_BUSY_SNAPSHOT`), so there is no need to look again.
+    pub(super) make_room: SqlStr,
     /// `?7` response, `?8` retention, `?9` tombstone → completed at; commits if the record was
     /// written. The record continues what is left of a released key.
     pub(super) record_and_commit: SqlStr,
@@ -49,7 +57,7 @@ pub(super) struct Statements {
     pub(super) insert_in_doubt: SqlStr,
     /// → the next fencing token.
     pub(super) next_token: SqlStr,
-    /// `?7` lease, `?8` token, `?9` in-doubt retention → origin, attempts.
+    /// `?7` lease, `?8` in-doubt retention → token, origin, attempts; commits.
     pub(super) insert_in_progress: SqlStr,
     /// `?1` id, `?2` fingerprint, `?3` its token, `?4` the new one, `?5` lease, `?6` in-doubt
     /// retention → origin, attempts.
@@ -123,12 +131,12 @@ impl Statements {
         let until = |end: &str| format!("expires_at = {end}, purge_at = {end}, sweep_at = {end}");
         let look_up = format!(
             "SELECT fingerprint, \
-             CASE WHEN state = {IN_PROGRESS} AND lease_until <= c.now THEN {IN_DOUBT} \
-                  WHEN state = {COMPLETED} AND expires_at <= c.now THEN {EXPIRED} \
+             CASE WHEN state = {IN_PROGRESS} AND lease_until <= {NOW} THEN {IN_DOUBT} \
+                  WHEN state = {COMPLETED} AND expires_at <= {NOW} THEN {EXPIRED} \
                   ELSE state END, \
-             response, coalesce(completed_at, lease_until), lease_until - c.now, token, attempts \
-             FROM {record}, (SELECT {NOW} AS now) AS c WHERE id = ?1 AND state <> {RELEASED} \
-             AND (expires_at > c.now OR (?2 AND purge_at > c.now))"
+             response, coalesce(completed_at, lease_until), lease_until - {NOW}, token, attempts \
+             FROM {record} WHERE id = ?1 AND state <> {RELEASED} \
+             AND (expires_at > {NOW} OR (?2 AND purge_at > {NOW}))"
         );
         let set_completed = |response: &str, retention: &str, tombstone: &str| {
             format!(
@@ -158,8 +166,7 @@ impl Statements {
                  {called}, \
                  completed_at = excluded.completed_at, expires_at = excluded.expires_at, \
                  purge_at = excluded.purge_at, sweep_at = excluded.sweep_at, \
-                 response = excluded.response WHERE state = {RELEASED} \
-                 RETURNING completed_at, {written}; COMMIT"
+                 response = excluded.response WHERE state = {RELEASED}; SELECT completed_at, {written} FROM {record} WHERE id = ?1 AND changes() = 1; COMMIT"
             )
         };
         let resolved = format!(
@@ -177,8 +184,13 @@ impl Statements {
              created_at, lease_until, completed_at, \
              expires_at, resolution, resolved_by, resolved_why, resolved_at"
         );
+        // After a restored backup a plain counter would repeat tokens; the time prevents that.
+        let draw_token = format!("UPDATE {store} SET last_token = max(last_token + 1, {NOW})");
         Self {
             begin: sql(format!(
+                "{look_up}; BEGIN IMMEDIATE; SELECT 1 FROM {record} WHERE id = ?1"
+            )),
+            make_room: sql(format!(
                 "BEGIN; {look_up}; DELETE FROM {record} WHERE id = ?1 AND expires_at <= {NOW}"
             )),
             look_up: sql(look_up),
@@ -206,16 +218,14 @@ impl Statements {
                  purge_at = excluded.purge_at, sweep_at = excluded.sweep_at \
                  WHERE state = {RELEASED}"
             )),
-            // After a restored backup a plain counter would repeat tokens; the time prevents that.
-            next_token: sql(format!(
-                "UPDATE {store} SET last_token = max(last_token + 1, {NOW}) RETURNING last_token"
-            )),
+            next_token: sql(format!("{draw_token} RETURNING last_token")),
             insert_in_progress: sql(format!(
-                "INSERT INTO {record} (id, fingerprint, state, token, origin, tool, application, \
+                "{draw_token}; \
+                 INSERT INTO {record} (id, fingerprint, state, token, origin, tool, application, \
                  scope, key_prefix, created_at, lease_until, in_doubt_retention, expires_at, purge_at, sweep_at) \
-                 SELECT ?1, ?2, {IN_PROGRESS}, ?8, ?8, ?3, ?4, ?5, ?6, \
-                 c.now, c.now + ?7, ?9, c.now + ?7 + ?9, c.now + ?7 + ?9, c.now + ?7 + ?9 \
-                 FROM (SELECT {NOW} AS now) AS c WHERE true \
+                 SELECT ?1, ?2, {IN_PROGRESS}, c.token, c.token, ?3, ?4, ?5, ?6, \
+                 c.now, c.now + ?7, ?8, c.now + ?7 + ?8, c.now + ?7 + ?8, c.now + ?7 + ?8 \
+                 FROM (SELECT {NOW} AS now, last_token AS token FROM {store}) AS c WHERE true \
                  ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, \
                  state = excluded.state, token = excluded.token, {attempts}, \
                  origin = coalesce(origin, excluded.origin), \
@@ -223,8 +233,8 @@ impl Statements {
                  lease_until = excluded.lease_until, \
                  in_doubt_retention = excluded.in_doubt_retention, \
                  expires_at = excluded.expires_at, purge_at = excluded.purge_at, \
-                 sweep_at = excluded.sweep_at WHERE state = {RELEASED} \
-                 RETURNING origin, attempts"
+                 sweep_at = excluded.sweep_at WHERE state = {RELEASED}; \
+                 SELECT token, origin, attempts FROM {record} WHERE id = ?1 AND changes() = 1; COMMIT"
             )),
             take_over: sql(format!(
                 "UPDATE {record} SET state = {IN_PROGRESS}, token = ?4, \

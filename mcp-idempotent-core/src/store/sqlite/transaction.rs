@@ -24,8 +24,10 @@ use crate::{
     },
 };
 
-/// How many statements a finishing batch has.
-const FINISHING_STATEMENTS: usize = 2;
+/// How many statements a batch has that ends a transaction.
+const ENDING_STATEMENTS: usize = 2;
+/// How many a batch has that writes a record.
+const RECORDING_STATEMENTS: usize = 3;
 
 /// An open transaction that holds SQLite's write lock. Dropping it rolls back.
 pub struct SqliteTransaction {
@@ -117,12 +119,12 @@ impl SqliteStore {
         let (statement, number, proof) = match completion.guard {
             None => (
                 &statements.record_and_commit,
-                FINISHING_STATEMENTS,
+                RECORDING_STATEMENTS,
                 Proof::Record(claim),
             ),
             Some(_) => (
                 &statements.record_under_guard_and_commit,
-                FINISHING_STATEMENTS + 1,
+                RECORDING_STATEMENTS + 1,
                 Proof::GuardedRecord(claim),
             ),
         };
@@ -151,7 +153,7 @@ impl SqliteStore {
                 Some(_) => &statements.complete_both_and_commit,
             },
             finished(lease, &completion),
-            FINISHING_STATEMENTS,
+            ENDING_STATEMENTS,
         )
         .await;
         self.finish(checkout, claim, batch, Proof::Lease(lease))
@@ -163,7 +165,7 @@ impl SqliteStore {
             &mut checkout.writer.connection,
             &self.shared.statements.commit,
             Ok(SqliteArguments::default()),
-            FINISHING_STATEMENTS,
+            ENDING_STATEMENTS,
         )
         .await;
         // No record is written, so nothing can show what became of a lost commit.
@@ -241,8 +243,8 @@ impl SqliteStore {
         batch: Batch,
         proof: Proof<'_>,
     ) -> Ended {
-        // The first statement returns the time. Without that answer it was not done.
-        let at = batch.rows.first().copied().map(Timestamp::from_micros);
+        // The time is the first value. Without that answer nothing was written.
+        let at = batch.values.first().copied().map(Timestamp::from_micros);
         let error = match (batch.done, at) {
             // SQLite asks no hook about the commit of a transaction that wrote nothing, such as
             // one that the handler began after it had rolled ours back.
