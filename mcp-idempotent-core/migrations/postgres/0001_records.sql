@@ -14,14 +14,16 @@ CREATE TABLE IF NOT EXISTS {schema}.records (
     id           pg_catalog.bytea NOT NULL,
     -- One byte of version, then 32 of digest.
     fingerprint  pg_catalog.bytea NOT NULL,
-    -- 0 in progress, 1 completed, 2 in doubt, 3 tombstone (expired, its result removed), 4 released
-    -- (the key is free; kept for its origin and its trail).
-    state        smallint    NOT NULL,
     -- Above zero: the fencing token of a lease, or of an operator's resolution. Below zero: the
     -- mark of the transaction that wrote the record together with its effect.
     token        bigint      NOT NULL,
     -- Lease mode: the token of the first attempt. NULL: the next attempt is a first one.
     origin       bigint,
+    -- Lease mode: for how many microseconds the record is kept once it is in doubt.
+    in_doubt_retention bigint,
+    -- Lease mode: the number by which a claim recognises its record if its answer is lost.
+    mark         bigint,
+    created_at   pg_catalog.timestamptz NOT NULL,
     -- Since the origin.
     attempts     integer     NOT NULL,
     tool         pg_catalog.text NOT NULL,
@@ -30,25 +32,22 @@ CREATE TABLE IF NOT EXISTS {schema}.records (
     scope        pg_catalog.text,
     -- At most 8 characters.
     key_prefix   pg_catalog.text,
-    -- NULL when completed: the result was too large to keep.
-    response     pg_catalog.bytea,
-    -- While in progress. A heartbeat writes this column and no other. No index may have it, neither
-    -- as a column nor in its predicate, so that a renewal stays within its page (a HOT update) and
-    -- touches no index.
+    -- What follows changes while a record lives. It comes last, because the log of an update leaves
+    -- out what the old and the new row begin with.
+    -- 0 in progress, 1 completed, 2 in doubt, 3 tombstone (expired, its result removed), 4 released
+    -- (the key is free; kept for its origin and its trail).
+    state        smallint    NOT NULL,
+    -- While in progress. A heartbeat writes this column and no other.
     lease_until  pg_catalog.timestamptz,
-    -- Lease mode: for how many microseconds the record is kept once it is in doubt.
-    in_doubt_retention bigint,
-    -- Lease mode: the number by which a claim recognises its record if its answer is lost.
-    mark         bigint,
-    created_at   pg_catalog.timestamptz NOT NULL,
     -- Of the result, or when the attempt said that it is in doubt.
     completed_at pg_catalog.timestamptz,
-    -- When a sweep is to look at the record: the end of its retention (completed, in doubt), of a
-    -- tombstone, or of what is kept of a free key. In progress: not before the lease and the
-    -- retention in doubt have ended as they were claimed; the sweep moves it on after renewals.
+    -- The end of the retention (completed, in doubt), of a tombstone, or of what is kept of a free
+    -- key. In progress: the end of the lease and the retention in doubt as they were claimed.
     expires_at   pg_catalog.timestamptz,
     -- Completed: the end of the tombstone.
     purge_at     pg_catalog.timestamptz,
+    -- NULL when completed: the result was too large to keep.
+    response     pg_catalog.bytea,
     -- An operator's resolution: 1 committed, 2 not committed, 3 released; by whom, why, when.
     resolved_kind smallint,
     resolved_by  pg_catalog.text,
@@ -57,16 +56,9 @@ CREATE TABLE IF NOT EXISTS {schema}.records (
     CONSTRAINT mcp_idempotent_records_pkey PRIMARY KEY (id)
 );
 
--- Not BRIN: swept space is used again, after which a block range keeps the oldest expiry it has
--- ever seen and matches every sweep. Records arrive nearly in the order of their expiry, so the
--- B-tree grows at its right edge.
-CREATE INDEX IF NOT EXISTS records_expires_at ON {schema}.records (expires_at);
-
--- What is not completed, for an operator's listing: a small part of the table, and no part of it is
--- written by transaction mode.
-CREATE INDEX IF NOT EXISTS records_open ON {schema}.records (created_at, id)
-    WHERE state OPERATOR(pg_catalog.=) 0 OR state OPERATOR(pg_catalog.=) 2
-    OR state OPERATOR(pg_catalog.=) 4;
+-- No index but the primary key: every call would pay for it. Without one, renewals and completions
+-- stay within their page (HOT updates). A sweep walks through the table slice by slice, and an
+-- operator's listing reads it whole.
 
 ALTER TABLE {schema}.records SET (autovacuum_vacuum_scale_factor = 0.05);
 

@@ -146,7 +146,7 @@ async fn run<S: Store>(
         let measured = sweep
             .take()
             .unwrap_or_else(|| Sweep::begin(&engine.application));
-        rest = match engine.store.sweep(batch).await {
+        rest = match engine.store.sweep_part(batch).await {
             Ok(removed) => {
                 measured.removed(removed);
                 if removed >= u64::from(batch) {

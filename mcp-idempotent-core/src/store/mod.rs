@@ -308,7 +308,8 @@ pub enum End {
     reason = "the engine must answer every ending"
 )]
 pub enum Ended {
-    /// As asked, at this time.
+    /// As asked, at this time, which callers that joined are told. A store that does not ask its
+    /// database each time may be off by some milliseconds; the record has the database's own time.
     AsAsked(Timestamp),
     /// Another call's record won. Nothing of this call was committed.
     Lost(Record),
@@ -461,6 +462,16 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// The store could not be reached. What was removed stays removed.
     fn sweep(&self, limit: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Like [`sweep`](Self::sweep), for a sweep that comes again and again. It may look at a part of
+    /// the records only, if the next ones look at the rest.
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`sweep`](Self::sweep).
+    fn sweep_part(&self, limit: u32) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        self.sweep(limit)
+    }
 }
 
 /// A store whose record commits together with the handler's writes.

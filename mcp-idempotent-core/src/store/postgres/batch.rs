@@ -83,10 +83,7 @@ impl<'s> Batch<'s> {
 
     /// Tries the locks of `claim`.
     pub(super) fn try_locks(self, store: &PostgresStore, step: Step, claim: &Claim) -> Self {
-        let locks = &store.inner.locks;
-        let [of_key, of_call] = locks.of_call(claim);
-        let arguments = [of_key.into(), of_call.into(), locks.of_key(claim)];
-        self.call(step, &arguments.map(Argument::Integer))
+        self.call(step, &store.inner.locks.all_of(claim))
     }
 
     /// Whether it begins a transaction.

@@ -3,7 +3,10 @@
 use std::{
     fmt,
     str::FromStr as _,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
     time::Duration,
 };
 
@@ -11,6 +14,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, PgPool, postgres::PgConnectOptions};
 
 use super::{
+    clock::ServerClock,
     lock::{Locks, savepoint},
     own::Own,
     reserved::Reserved,
@@ -264,6 +268,8 @@ impl PostgresStoreBuilder {
             inner: Arc::new(Inner {
                 statements: Statements::new(&values),
                 locks: Locks::new(schema.as_str()),
+                clock: ServerClock::default(),
+                swept_to: AtomicU64::new(0),
                 source,
                 reserved: Reserved::default(),
                 schema,
@@ -281,6 +287,7 @@ impl PostgresStoreBuilder {
                 on_begin: self.on_begin,
                 prepared: AtomicBool::new(self.prepared_statements),
                 serializable: AtomicBool::new(false),
+                begun: AtomicU64::new(0),
             }),
         }
     }

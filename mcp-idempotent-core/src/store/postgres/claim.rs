@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
-use sqlx::Row as _;
+use sqlx::{Row as _, postgres::PgRow};
 use tokio::{task::unconstrained, time::Instant};
 
 use super::{
@@ -17,10 +18,11 @@ use super::{
     store::PostgresStore,
     tries::{Outcome, Purpose, Refusal, Tries},
 };
-use crate::store::{CallInfo, Claim, Claimed, StoreError};
-
-/// The column of `find.sql` that says whether a record is past its end.
-const PAST: usize = 7;
+use crate::{
+    fingerprint::Fingerprint,
+    record::{Record, RecordState, Timestamp},
+    store::{CallInfo, Claim, Claimed, StoreError},
+};
 
 pub(super) async fn begin(
     store: &PostgresStore,
@@ -40,7 +42,7 @@ pub(super) async fn begin(
                 Room::Leave
             };
             let found;
-            (session, found) = look_up_on(&mut tries, session, claim, room).await?;
+            (session, found) = Box::pin(look_up_on(&mut tries, session, claim, room)).await?;
             if let Some(stored) = found {
                 session.release();
                 return Ok(Claimed::Found(stored.record));
@@ -55,28 +57,29 @@ pub(super) async fn begin(
             })
             .await?;
         let (refused, refusal) = match opened {
-            Outcome::Through(mut opened, answer) => {
-                if let (Some(claim), Some(row)) = (claim, answer.row(Step::Find)) {
-                    let failed = |error| tries.failed(error);
-                    let found = Stored::read(row).map_err(failed)?;
-                    if !row.try_get::<bool, _>(PAST).map_err(failed)? {
-                        leave(store, opened);
-                        return Ok(Claimed::Found(found.record));
-                    }
-                    let left = tries.roll_back(&mut opened).await;
-                    left.map_err(|error| tries.failed(error))?;
-                    session = expire(&mut tries, opened, claim).await?;
-                    continue;
+            Outcome::Through(opened, answer) => {
+                if !serializable {
+                    store.has_begun();
                 }
-                let locks = &store.inner.locks;
-                let transaction = PgTransaction {
-                    session: opened,
-                    mark,
-                    lock: claim
-                        .map_or_else(|| locks.of_transaction(mark), |claim| locks.of_key(claim)),
-                    begun: Instant::now(),
-                };
-                return set_up(store, transaction, call).await.map(Claimed::New);
+                if let Some(row) = answer.row(Step::Find) {
+                    if let Some(record) = replayed(row) {
+                        leave(store, opened);
+                        return Ok(Claimed::Found(record));
+                    }
+                    (opened, Refusal::RecordExists)
+                } else {
+                    let locks = &store.inner.locks;
+                    let transaction = PgTransaction {
+                        session: opened,
+                        mark,
+                        lock: claim.map_or_else(
+                            || locks.of_transaction(mark),
+                            |claim| locks.of_key(claim),
+                        ),
+                        begun: Instant::now(),
+                    };
+                    return set_up(store, transaction, call).await.map(Claimed::New);
+                }
             }
             Outcome::Refused(session, refusal) => (session, refusal),
         };
@@ -87,12 +90,13 @@ pub(super) async fn begin(
         let told = refused_by(&mut tries, refused, refusal, claim, |batch| {
             batch.call(Step::LookUp, &record)
         });
-        session = match told.await? {
+        // What few calls come to is boxed, so that the others do not move its place around.
+        session = match Box::pin(told).await? {
             Told::Answer(answer) => return Ok(answer),
             Told::Again(session) => session,
         };
         if refusal == Refusal::RecordExists {
-            session = expire(&mut tries, session, claim).await?;
+            session = Box::pin(expire(&mut tries, session, claim)).await?;
         }
     }
 }
@@ -111,6 +115,21 @@ async fn expire(
             .steps([Step::Commit])
     });
     Ok(expired.await?.through().0)
+}
+
+/// The row of `find.sql`, if it is a result within its retention. Otherwise, or if the session writes bytes in
+/// the escape format, a look-up has to say what the record is.
+fn replayed(row: &PgRow) -> Option<Record> {
+    if !row.try_get::<Option<bool>, _>(3).ok()?? {
+        return None;
+    }
+    let fingerprint = row.try_get::<Vec<u8>, _>(0).ok()?;
+    let response = row.try_get::<Option<Vec<u8>>, _>(1).ok()?;
+    let state = RecordState::Completed {
+        response: response.map(Bytes::from),
+        at: Timestamp::from_micros(row.try_get(2).ok()?),
+    };
+    Some(Record::new(Fingerprint::from_stored(&fingerprint)?, state))
 }
 
 /// Rolls back without waiting for the answer, and gives the connection back. Whoever uses it next reads
@@ -137,17 +156,14 @@ fn opening<'s>(
         Some(claim) if serializable => batch.try_locks(store, Step::Open, claim),
         Some(claim) => {
             // If our BEGIN sets the level, there is nothing to find out.
-            let step = match store.inner.isolation {
-                Some(_) => Step::Open,
-                None => Step::OpenUnlessSerializable,
+            let step = if store.asks_for_isolation() {
+                Step::OpenUnlessSerializable
+            } else {
+                Step::Open
             };
             let batch = batch.try_locks(store, step, claim);
-            let [id, tombstones] = Argument::record(claim);
-            if reads_rows {
-                batch.call(Step::Find, &[id, tombstones])
-            } else {
-                batch.call(Step::Seen, &[id])
-            }
+            let step = if reads_rows { Step::Find } else { Step::Seen };
+            batch.call(step, &[Argument::Bytes(claim.id.as_bytes())])
         }
         None => {
             let lock = store.inner.locks.of_transaction(mark);
@@ -185,7 +201,7 @@ pub(super) enum Told<T> {
     Again(Session),
 }
 
-/// Finds out what a refusal means. The connection is inside an aborted transaction, or in none. The
+/// Finds out what a refusal means. The connection is inside a transaction, aborted or not, or in none. The
 /// later look-up shows how things stand, even if the refusal was already out of date.
 pub(super) async fn refused_by<'s, T>(
     tries: &mut Tries<'s>,

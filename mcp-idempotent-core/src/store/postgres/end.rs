@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{
-    batch::{Batch, moment},
+    batch::{Answer, Batch, moment},
     bound::within,
     connection::{PgTransaction, drain},
     error::is_connection_lost,
@@ -40,16 +40,22 @@ pub(super) async fn end(
             commit(store, transaction, claim, &completion).await
         }
         (End::Commit(_) | End::CommitUnrecorded, claim) => {
-            commit_unrecorded(store, transaction, claim).await
+            Box::pin(commit_unrecorded(store, transaction, claim)).await
         }
         (End::RollBackAndRecord(completion), Some(claim)) => {
-            record_after_rollback(store, transaction, claim, &completion).await
+            Box::pin(record_after_rollback(
+                store,
+                transaction,
+                claim,
+                &completion,
+            ))
+            .await
         }
         (End::Complete(lease, completion), _) => {
-            complete_with(store, transaction, &lease, &completion).await
+            Box::pin(complete_with(store, transaction, &lease, &completion)).await
         }
         (End::RollBackAndRecord(_) | End::RollBack, claim) => {
-            roll_back_unrecorded(store, transaction, claim).await
+            Box::pin(roll_back_unrecorded(store, transaction, claim)).await
         }
     }
 }
@@ -64,9 +70,9 @@ async fn commit(
     let size = completion.response.as_ref().map_or(0, Bytes::len);
     let finished = if size <= PostgresStore::INLINE_RESULT_BYTES {
         let batch = finish(ours(store), mark, claim, completion);
-        finishing(&mut transaction, batch, Step::Finish).await
+        recording(store, &mut transaction, batch, Step::Finish).await
     } else {
-        commit_bound(store, &mut transaction, claim, completion).await
+        Box::pin(commit_bound(store, &mut transaction, claim, completion)).await
     };
     let sought = Sought::Record(claim, mark);
     match ended(store, transaction, Some(claim), sought, finished).await {
@@ -89,7 +95,8 @@ async fn ended(
             transaction.session.release_ended();
             Ended::AsAsked(at)
         }
-        Err(why) => stopped(store, transaction, claim, sought, why).await,
+        // Boxed, as all that few calls come to, so that the others do not move its place around.
+        Err(why) => Box::pin(stopped(store, transaction, claim, sought, why)).await,
     }
 }
 
@@ -174,7 +181,7 @@ async fn commit_bound(
         Argument::interval(completion.tombstone),
     ];
     let batch = with_guard(ours(store), completion).call(Step::Settle, &arguments);
-    finishing(transaction, batch, Step::Settle).await
+    recording(store, transaction, batch, Step::Settle).await
 }
 
 async fn commit_unrecorded(
@@ -250,7 +257,7 @@ async fn record_after_rollback(
         .call(Step::Expire, &Argument::record(claim))
         .call(Step::Seen, &[Argument::Bytes(claim.id.as_bytes())]);
     let batch = finish(made_room, mark, claim, completion);
-    let finished = finishing(&mut transaction, batch, Step::Finish).await;
+    let finished = recording(store, &mut transaction, batch, Step::Finish).await;
     let sought = Sought::Record(claim, mark);
     match ended(store, transaction, Some(claim), sought, finished).await {
         // The handler's writes are rolled back, with or without a record.
@@ -284,12 +291,49 @@ fn ours(store: &PostgresStore) -> Batch<'_> {
     Batch::new(store).steps([Step::ReleaseSavepoint])
 }
 
-/// Runs a finishing batch, and commits. Its step `told` returns the time.
+/// Runs a finishing batch whose step `recorded` writes the record, and commits. Now and then it asks for
+/// the time.
+async fn recording(
+    store: &PostgresStore,
+    transaction: &mut PgTransaction,
+    batch: Batch<'_>,
+    recorded: Step,
+) -> Result<Timestamp, Stopped> {
+    let clock = &store.inner.clock;
+    let known = clock.now();
+    let batch = match known {
+        Some(_) => batch,
+        None => batch.steps([Step::Moment]),
+    };
+    let answer = committing(transaction, batch).await?;
+    if answer.affected(recorded) != 1 {
+        return Err(Stopped::unreadable(sqlx::Error::RowNotFound));
+    }
+    match known {
+        Some(at) => Ok(at),
+        None => {
+            let at = told(&answer, Step::Moment)?;
+            clock.has_told(at);
+            Ok(at)
+        }
+    }
+}
+
+/// Runs a finishing batch, and commits. Its step `teller` returns the time.
 async fn finishing(
     transaction: &mut PgTransaction,
     batch: Batch<'_>,
-    told: Step,
+    teller: Step,
 ) -> Result<Timestamp, Stopped> {
+    told(&committing(transaction, batch).await?, teller)
+}
+
+fn told(answer: &Answer, teller: Step) -> Result<Timestamp, Stopped> {
+    let row = answer.one(teller);
+    row.and_then(moment).map_err(Stopped::unreadable)
+}
+
+async fn committing(transaction: &mut PgTransaction, batch: Batch<'_>) -> Result<Answer, Stopped> {
     drain(transaction, batch.bound())
         .await
         .map_err(Stopped::before_commit_was_sent)?;
@@ -297,9 +341,6 @@ async fn finishing(
     let mut answer = batch.run(transaction).await;
     match answer.error.take() {
         Some(error) => Err(Stopped::at_commit(error, &answer)),
-        None => answer
-            .one(told)
-            .and_then(moment)
-            .map_err(Stopped::unreadable),
+        None => Ok(answer),
     }
 }

@@ -34,10 +34,13 @@ pub(super) async fn claim(
     let mut tries = Tries::new(store, "the claim failed");
     let mut session = tries.session().await?;
     let fingerprint = claim.fingerprint.to_stored();
-    let id = Argument::Bytes(claim.id.as_bytes());
     let mut grant = Grant::new(store, claim, Step::Claim);
+    let [of_key, of_call, key] = store.inner.locks.all_of(claim);
     let arguments = [
-        id,
+        of_key,
+        of_call,
+        key,
+        Argument::Bytes(claim.id.as_bytes()),
         Argument::Bytes(&fingerprint),
         Argument::tool(claim),
         Argument::prefix(claim),
@@ -47,27 +50,32 @@ pub(super) async fn claim(
         Argument::scope(claim),
         Argument::Integer(grant.mark.0),
     ];
+    let record = Argument::record(claim);
+    // Whether a record that is past its end may be in the way.
+    let mut makes_room = false;
     loop {
         let granted = grant.run(&mut tries, session, |batch| {
-            batch
-                .call(Step::ExpireUnkept, &Argument::record(claim))
-                .call(Step::Held, &[id])
-                .call(Step::Claim, &arguments)
+            let batch = if makes_room {
+                batch.call(Step::ExpireUnkept, &record)
+            } else {
+                batch
+            };
+            batch.call(Step::Claim, &arguments)
         });
         let (refused, refusal) = match granted.await? {
             Granted::Lease(lease) => return Ok(Claimed::New(lease)),
             Granted::Refused(session, refusal) => (session, refusal),
         };
-        let record = Argument::record(claim);
         let told = refused_by(&mut tries, refused, refusal, claim, |batch| {
             let begun = batch.begin_short();
             begun.call(Step::LookUp, &record).steps([Step::Commit])
         });
         // Try again if the record has expired, or was released, in between.
-        session = match told.await? {
+        session = match Box::pin(told).await? {
             Told::Answer(answer) => return Ok(answer),
             Told::Again(session) => session,
         };
+        makes_room = true;
     }
 }
 
@@ -89,7 +97,10 @@ pub(super) async fn take_over(
         Argument::Integer(grant.mark.0),
     ];
     let granted = grant.run(&mut tries, session, |batch| {
-        batch.call(Step::TakeOver, &arguments)
+        let locked = batch
+            .steps([Step::Durably])
+            .try_locks(store, Step::Open, claim);
+        locked.call(Step::TakeOver, &arguments)
     });
     match granted.await? {
         Granted::Lease(lease) => Ok(Some(lease)),
@@ -130,18 +141,17 @@ impl<'a> Grant<'a> {
         }
     }
 
-    /// Runs `change` under the claim's locks, in a durable transaction of its own. Its step returns what
-    /// a lease is made of.
+    /// Runs `change`, which claims durably under the claim's locks, in a transaction of its own. Its step
+    /// returns what a lease is made of.
     async fn run(
         &mut self,
         tries: &mut Tries<'a>,
         session: Session,
         change: impl Fn(Batch<'a>) -> Batch<'a>,
     ) -> Result<Granted, StoreError> {
-        let (store, claim) = (self.store, self.claim);
+        let claim = self.claim;
         let outcome = tries.run(session, Purpose::Commit, |batch, _| {
-            let opened = batch.begin_short().steps([Step::Durably]);
-            change(opened.try_locks(store, Step::Open, claim)).steps([Step::Commit])
+            change(batch.begin_short()).steps([Step::Commit])
         });
         let outcome = outcome.await;
         self.is_open = tries.may_be_committed;
@@ -161,7 +171,7 @@ impl<'a> Grant<'a> {
             Argument::Integer(self.mark.0),
         ];
         let mut session = session;
-        let failed = |error| store.error("the claim could not be looked for", error);
+        let failed = |error| self.store.error("the claim could not be looked for", error);
         tries.roll_back(&mut session).await.map_err(failed)?;
         let found = tries.run(session, Purpose::Read, |batch, _| {
             batch.call(Step::Granted, &arguments)

@@ -22,6 +22,7 @@ use crate::{
 };
 
 const CHANGING: &str = "the lease could not be changed";
+
 /// Renews durably, like a claim. After a crash of the server, a lease must not end earlier than its
 /// holder was told. Otherwise another attempt would take over from one that rightly goes on.
 pub(super) async fn renew(
@@ -30,7 +31,7 @@ pub(super) async fn renew(
     period: Duration,
 ) -> Result<LeaseEnd, StoreError> {
     let period = [Argument::interval(period)];
-    let renew = |tries| change(tries, lease, Some(Step::Durably), Step::Renew, &period);
+    let renew = |tries| change(tries, lease, None, Step::Renew, &period);
     let reserved = &store.inner.reserved;
     match renew(Tries::reserved(store, CHANGING)).await {
         Ok(LeaseEnd::Done(at)) => {
@@ -49,14 +50,11 @@ pub(super) async fn complete(
     lease: &Lease,
     completion: &Completion,
 ) -> Result<LeaseEnd, StoreError> {
-    // A caller is answered with this result: it must be there after a crash of the server.
-    let durability = if store.inner.asynchronous_completions {
-        Step::AtLeisure
-    } else {
-        Step::Durably
-    };
+    // A caller is answered with this result: it must be there after a crash of the server. The
+    // statements see to that.
+    let leisure = store.inner.asynchronous_completions;
+    let durability = leisure.then_some(Step::AtLeisure);
     let tries = Tries::new(store, CHANGING);
-    let durability = Some(durability);
     let result = Argument::completion(completion);
     match &completion.guard {
         None => change(tries, lease, durability, Step::Complete, &result).await,
@@ -85,7 +83,7 @@ pub(super) async fn abandon(store: &PostgresStore, lease: &Lease) -> Result<Leas
     change(tries, lease, Some(Step::AtLeisure), Step::Abandon, &[]).await
 }
 
-/// Looks through the index of records that are not completed.
+/// Looks through the whole table. It is only asked while a secret is replaced.
 pub(super) async fn has_unsettled(
     store: &PostgresStore,
     age: Duration,
@@ -117,12 +115,13 @@ async fn change(
     let session = tries.session().await?;
     let arguments = [&Argument::attempt(lease), rest].concat();
     let changed = tries.run(session, Purpose::Commit, |batch, _| {
-        let begun = batch.begin_short();
-        let begun = match durability {
-            Some(durability) => begun.steps([durability]),
-            None => begun,
+        let changed = batch.begin_short().call(step, &arguments);
+        // The last word before the COMMIT counts.
+        let changed = match durability {
+            Some(durability) => changed.steps([durability]),
+            None => changed,
         };
-        begun.call(step, &arguments).steps([Step::Commit])
+        changed.steps([Step::Commit])
     });
     let (session, answer) = changed.await?.through();
     let (session, at) = match (answer.row(step), step) {

@@ -10,6 +10,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
+use super::literal::Argument;
 use crate::store::Claim;
 
 /// Places one schema's locks in the database, whose advisory locks share one space of numbers.
@@ -55,6 +56,12 @@ impl Locks {
     /// The lock of the key.
     pub(super) fn of_key(&self, claim: &Claim) -> i64 {
         self.key ^ first_eight(claim.id.as_bytes())
+    }
+
+    /// Both, as the statements that try them take them.
+    pub(super) fn all_of(&self, claim: &Claim) -> [Argument<'static>; 3] {
+        let [of_key, of_call] = self.of_call(claim);
+        [of_key.into(), of_call.into(), self.of_key(claim)].map(Argument::Integer)
     }
 
     /// The lock by which a transaction without a claim is recognised while it is open.

@@ -92,6 +92,7 @@ mod batch;
 mod bound;
 mod builder;
 mod claim;
+mod clock;
 mod connection;
 mod end;
 mod error;
@@ -123,6 +124,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use sqlx::PgConnection;
 
+use self::sweep::Extent;
 pub use self::{
     builder::PostgresStoreBuilder,
     connection::PgTransaction,
@@ -180,7 +182,11 @@ impl Store for PostgresStore {
     }
 
     async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
-        sweep::sweep(self, limit).await
+        sweep::sweep(self, limit, Extent::Whole).await
+    }
+
+    async fn sweep_part(&self, limit: u32) -> Result<u64, StoreError> {
+        sweep::sweep(self, limit, Extent::Part).await
     }
 }
 

@@ -159,8 +159,7 @@ async fn read(
     infos.map_err(|error| tries.failed(error))
 }
 
-/// The condition for a record's status. The one for records that are not completed implies the predicate
-/// of the index `records_open`.
+/// The condition for a record's status.
 const fn stands(status: RecordStatus) -> &'static str {
     match status {
         RecordStatus::InProgress => "state {=} 0 AND lease_until {>} clock.now",

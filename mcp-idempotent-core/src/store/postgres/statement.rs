@@ -60,7 +60,6 @@ steps! {
         Doubt = "doubt",
         Settle = "settle",
         ExpireUnkept = "expire_unkept",
-        Held = "held",
         Claim = "claim",
         TakeOver = "take_over",
         Renew = "renew",
@@ -87,7 +86,7 @@ steps! {
         Unsettled = "unsettled",
         SweepEnded = "sweep_ended",
         SweepResults = "sweep_results",
-        SweepRenewed = "sweep_renewed",
+        Blocks = "blocks",
         List = "list",
         ResolveCommitted = "resolve_committed",
         ResolveFree = "resolve_free",
@@ -139,6 +138,8 @@ const PARTS: &[(&str, &str, &str)] = &[
     ("{resolvable}", part!("resolvable"), ""),
     ("{resolved}", part!("resolved"), ""),
     ("{clock}", part!("clock"), ""),
+    ("{durable_clock}", part!("durable_clock"), ""),
+    ("{durable}", part!("durable"), ""),
     ("{drawn}", part!("drawn"), ""),
     ("{token}", part!("token"), ""),
     ("{is_past_on_arrival}", part!("is_past"), ARRIVAL),
@@ -311,9 +312,18 @@ impl Statements {
             for part in ["EXECUTE ", &self.prefix, "_", statement.name] {
                 sql.push_str(part);
             }
-            for (index, argument) in arguments.iter().enumerate() {
+            let pairs = arguments.iter().zip(&statement.parameters);
+            for (index, (argument, &parameter)) in pairs.enumerate() {
                 sql.push(if index == 0 { '(' } else { ',' });
-                argument.push_to(sql);
+                match *argument {
+                    // As a bare number it would be an `int`, whose cast costs more than the quotes.
+                    Argument::Integer(value)
+                        if parameter != "int" && i32::try_from(value).is_ok() =>
+                    {
+                        let _ = write!(sql, "'{value}'");
+                    }
+                    argument => argument.push_to(sql),
+                }
             }
             sql.push_str(if arguments.is_empty() { ";" } else { ");" });
             return;

@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -13,8 +13,8 @@ use futures_util::future::BoxFuture;
 use sqlx::PgConnection;
 
 use super::{
-    error, lock::Locks, reserved::Reserved, schema_name::SchemaName, source::Source,
-    statement::Statements,
+    clock::ServerClock, error, lock::Locks, reserved::Reserved, schema_name::SchemaName,
+    source::Source, statement::Statements,
 };
 use crate::store::{CallInfo, StoreError};
 
@@ -52,10 +52,15 @@ pub(super) struct Inner {
     pub(super) on_begin: Option<OnBegin>,
     pub(super) statements: Statements,
     pub(super) locks: Locks,
+    pub(super) clock: ServerClock,
+    /// The first block that the next sweep looks at.
+    pub(super) swept_to: AtomicU64,
     /// Whether prepared names are used. Cleared for good if they turn out not to last.
     pub(super) prepared: AtomicBool,
     /// A transaction was seen to be serializable.
     pub(super) serializable: AtomicBool,
+    /// How many transactions have begun at a level that the store does not set.
+    pub(super) begun: AtomicU64,
 }
 
 /// The isolation level of a handler's transaction. It is part of BEGIN, because Postgres does not allow
@@ -128,6 +133,20 @@ impl PostgresStore {
     /// Whether statements are called by their prepared names.
     pub(super) fn prepared(&self) -> bool {
         self.inner.prepared.load(Ordering::Relaxed)
+    }
+
+    /// Whether the next transaction is to say if it is serializable. Not each of them has to: it costs a
+    /// call a little, a database's default rarely changes, and a call that finds out too late is only
+    /// refused to be repeated.
+    pub(super) fn asks_for_isolation(&self) -> bool {
+        const EVERY: u64 = 64;
+        let begun = self.inner.begun.load(Ordering::Relaxed);
+        self.inner.isolation.is_none() && begun.is_multiple_of(EVERY)
+    }
+
+    /// A transaction has begun, and was not serializable if it was asked.
+    pub(super) fn has_begun(&self) {
+        self.inner.begun.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn is_serializable(&self) -> bool {

@@ -72,19 +72,19 @@ impl Obstacle {
     /// Reads the error of a batch that has only our own statements. If `stopped_at` is unknown, the
     /// codes that these raise on purpose still tell them apart.
     fn of(error: sqlx::Error, stopped_at: Option<Step>) -> Self {
-        use Step::{Held, Open, OpenUnlessSerializable, Primary, Seen, TryLock};
+        use Step::{Claim, Open, OpenUnlessSerializable, Primary, Seen, TryLock};
         match (error::sqlstate(&error).as_deref(), stopped_at) {
             (Some(answer::NO), Some(Primary)) => Self::Refused(Refusal::IsStandby),
-            (Some(answer::NO), None | Some(Open | OpenUnlessSerializable | TryLock)) => {
+            (Some(answer::NO), None | Some(Claim | Open | OpenUnlessSerializable | TryLock)) => {
                 Self::Refused(Refusal::SameCallRuns)
             }
-            (Some(answer::KEY_BUSY), None | Some(Open | OpenUnlessSerializable)) => {
+            (Some(answer::KEY_BUSY), None | Some(Claim | Open | OpenUnlessSerializable)) => {
                 Self::Refused(Refusal::KeyIsHeld)
             }
             (Some(answer::SERIALIZABLE), None | Some(OpenUnlessSerializable)) => {
                 Self::Refused(Refusal::IsSerializable)
             }
-            (Some(answer::SEEN), None | Some(Seen | Held)) => Self::Refused(Refusal::RecordExists),
+            (Some(answer::SEEN), None | Some(Seen)) => Self::Refused(Refusal::RecordExists),
             (Some(error::UNKNOWN_PREPARED_NAME), _) => Self::NotPrepared,
             (Some(error::NOT_SUPPORTED), _) => Self::Stale(error),
             _ if error::is_read_only(&error) => Self::ReadOnly(error),
@@ -215,17 +215,19 @@ impl<'s> Tries<'s> {
             let is_good = match (purpose, &obstacle) {
                 (_, Obstacle::ConnectionLost(error)) if is_silence(error) => false,
                 (Purpose::Commit, _) => {
-                    let undone = undo(self.batch(), &mut session).await;
+                    let undone = Box::pin(undo(self.batch(), &mut session)).await;
                     matches!(undone, Ok(true))
                 }
                 (_, Obstacle::ConnectionLost(_)) => false,
                 (Purpose::Read, _) if !begins => true,
-                (Purpose::Open | Purpose::Read, _) => self.roll_back(&mut session).await.is_ok(),
+                (Purpose::Open | Purpose::Read, _) => {
+                    Box::pin(self.roll_back(&mut session)).await.is_ok()
+                }
             };
             match obstacle {
                 Obstacle::NotPrepared if is_good => {
                     unprepared += 1;
-                    self.prepare(&mut session, unprepared > 1).await?;
+                    Box::pin(self.prepare(&mut session, unprepared > 1)).await?;
                     continue;
                 }
                 Obstacle::CannotSerialize(error) if is_good => {
@@ -247,7 +249,7 @@ impl<'s> Tries<'s> {
             }
             self.may_be_committed |= purpose == Purpose::Commit && !is_good;
             drop(session);
-            session = self.session().await?;
+            session = Box::pin(self.session()).await?;
             unprepared = 0;
         }
         Err(self.gave_up())

@@ -151,9 +151,9 @@ impl PostgresStore {
             }
             return Err(self.error("the check of the tables failed", error));
         }
-        let steps = [Step::Finish, Step::LookUp, Step::Trial];
-        let is_seen = steps.iter().all(|step| written.row(*step).is_some());
-        if is_seen && written.affected(Step::Expire) == 1 {
+        let is_seen = [Step::LookUp, Step::Trial].map(|step| written.row(step).is_some());
+        let is_changed = [Step::Finish, Step::Expire].map(|step| written.affected(step) == 1);
+        if is_seen == [true; 2] && is_changed == [true; 2] {
             return Ok(());
         }
         Err(misconfigured(format!(

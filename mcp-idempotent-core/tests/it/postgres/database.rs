@@ -251,14 +251,14 @@ impl Database {
         self.until_gone(session).await;
     }
 
-    /// Has `said`, an expression, written down for each change of a record.
+    /// Has `said`, an expression, written down for each change of a record, as its transaction commits.
     pub(super) async fn witness(&self, said: &str) {
         self.execute(&format!(
             "CREATE TABLE {{s}}.witness (said text); \
              CREATE FUNCTION {{s}}.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
              INSERT INTO {{s}}.witness VALUES ({said}); RETURN NULL; END $$; \
-             CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {{s}}.records \
-             FOR EACH ROW EXECUTE FUNCTION {{s}}.note()"
+             CREATE CONSTRAINT TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {{s}}.records \
+             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {{s}}.note()"
         ))
         .await;
     }

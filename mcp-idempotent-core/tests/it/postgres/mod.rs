@@ -32,3 +32,4 @@ mod sessions;
 mod silence;
 mod sweeping;
 mod verify;
+mod written;

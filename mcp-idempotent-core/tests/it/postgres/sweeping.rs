@@ -8,8 +8,9 @@ use super::database::{Database, claim, lease};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
+/// Its `expires_at` is still that of the claim.
 #[tokio::test]
-async fn a_sweep_that_passes_a_renewed_lease_by_does_not_look_at_it_again() {
+async fn a_sweep_passes_a_renewed_lease_by() {
     let database = Database::new().await;
     let mut claim = claim("key", "{}");
     (claim.lease, claim.in_doubt_retention) = (HOUR, HOUR);
@@ -17,10 +18,34 @@ async fn a_sweep_that_passes_a_renewed_lease_by_does_not_look_at_it_again() {
     let renewed = database.store.renew(&lease, 9 * HOUR).await;
     assert!(matches!(renewed, Ok(LeaseEnd::Done(_))), "{renewed:?}");
     database.age(claim.id, 3 * HOUR).await;
-    assert_eq!(database.store.sweep(10).await.unwrap(), 0);
     database
-        .until("SELECT expires_at = lease_until + interval '1 hour' FROM {s}.records")
+        .until("SELECT expires_at < now() FROM {s}.records")
         .await;
+    assert_eq!(database.store.sweep(10).await.unwrap(), 0);
+    assert_eq!(database.records().await, 1);
+}
+
+#[tokio::test]
+async fn a_sweep_in_parts_comes_to_every_record_and_a_whole_one_at_once() {
+    let database = Database::new().await;
+    // About 20 MiB.
+    let fill = "INSERT INTO {s}.records (id, fingerprint, token, attempts, tool, created_at, state, \
+         expires_at, purge_at) SELECT gen_random_uuid()::text::bytea, '', 1, 1, repeat('x', 1000), \
+         now(), 1, now() - interval '1 hour', now() - interval '1 hour' \
+         FROM generate_series(1, 20000)";
+    database.execute(fill).await;
+    let first = database.store.sweep_part(100_000).await.unwrap();
+    assert!((5_000..15_000).contains(&first), "{first}");
+    let mut swept = first;
+    for _ in 0..3 {
+        swept += database.store.sweep_part(100_000).await.unwrap();
+    }
+    assert_eq!(swept, 20_000);
+    assert_eq!(database.records().await, 0);
+
+    database.execute(fill).await;
+    assert_eq!(database.store.sweep(100).await.unwrap(), 100);
+    assert_eq!(database.store.sweep(100_000).await.unwrap(), 19_900);
 }
 
 /// More than one statement removes.

@@ -1,20 +1,27 @@
--- $1 pg_catalog.bytea  record id
--- $2 pg_catalog.bytea  fingerprint
--- $3 pg_catalog.text   tool
--- $4 pg_catalog.text   key prefix
--- $5 bigint            lease in microseconds
--- $6 bigint            retention in doubt in microseconds
--- $7 pg_catalog.text   application
--- $8 pg_catalog.text   scope
--- $9 bigint            mark of the claim
--- Only a released record may be replaced. In a race the second gets no row. Its claim concludes that a
--- record exists.
+-- $1 int               the key's half of the lock of this call
+-- $2 int               the other half
+-- $3 bigint            the lock of the key
+-- $4 pg_catalog.bytea  record id
+-- $5 pg_catalog.bytea  fingerprint
+-- $6 pg_catalog.text   tool
+-- $7 pg_catalog.text   key prefix
+-- $8 bigint            lease in microseconds
+-- $9 bigint            retention in doubt in microseconds
+-- $10 pg_catalog.text  application
+-- $11 pg_catalog.text  scope
+-- $12 bigint           mark of the claim
+-- Takes the locks, and claims the key durably. Only a released record may be replaced, while it
+-- is kept. In every other case there is no row, and the claim concludes that a record exists: the look says so without a write,
+-- and in a race the conflict does, which sees what the snapshot of this statement does not. So the
+-- locks need no statement of their own.
 INSERT INTO {records} AS r (id, fingerprint, state, token, origin, attempts,
     tool, application, scope, key_prefix, created_at, lease_until, in_doubt_retention, expires_at,
     mark)
-SELECT $1, $2, 0, drawn.token, drawn.token, 1, $3, $7, $8, $4, clock.now,
-    clock.now {+} ($5{microseconds}), $6,
-    clock.now {+} (($5 {+} $6){microseconds}), $9 FROM {clock}, {drawn}
+SELECT $4, $5, 0, drawn.token, drawn.token, 1, $6, $10, $11, $7, clock.now,
+    clock.now {+} ($8{microseconds}), $9,
+    clock.now {+} (($8 {+} $9){microseconds}), $12 FROM
+    (SELECT pg_catalog.clock_timestamp() AS now WHERE {durable} AND {try_locks}
+    AND NOT EXISTS (SELECT FROM {records} WHERE id {=} $4 AND state {<>} 4) OFFSET 0) AS clock, {drawn}
 ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, state = 0,
     token = excluded.token, origin = coalesce(r.origin, excluded.token),
     attempts = CASE WHEN r.origin IS NULL THEN 1 ELSE r.attempts {+} 1 END,
@@ -23,5 +30,5 @@ ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, state = 0,
     lease_until = excluded.lease_until,
     in_doubt_retention = excluded.in_doubt_retention,
     expires_at = excluded.expires_at, mark = excluded.mark
-    WHERE r.state {=} 4
+    WHERE r.state {=} 4 AND coalesce(r.expires_at {>} pg_catalog.clock_timestamp(), true)
 RETURNING r.token, r.origin, r.attempts

@@ -12,5 +12,5 @@ WITH held AS (SELECT id FROM {records}
 UPDATE {records} AS r SET state = 1, response = $3, completed_at = clock.now,
     expires_at = clock.now {+} ($4{microseconds}),
     purge_at = clock.now {+} (($4 {+} $5){microseconds}), lease_until = NULL
-FROM {clock}, held WHERE r.id {=} held.id AND (SELECT pg_catalog.count(*) FROM held) {=} 2
+FROM {durable_clock}, held WHERE r.id {=} held.id AND (SELECT pg_catalog.count(*) FROM held) {=} 2
 RETURNING (pg_catalog.date_part('epoch', completed_at) {*} '1e6')::bigint

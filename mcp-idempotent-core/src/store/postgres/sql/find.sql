@@ -1,4 +1,6 @@
 -- $1 pg_catalog.bytea  record id
--- $2 boolean           whether a tombstone counts as a record
--- Like look_up.sql, and also whether the record is past its end, and in the way of a new one.
-SELECT {record}, {is_past_on_arrival} FROM {records} WHERE id {=} $1
+-- What a replay needs: fingerprint, result, its time, and whether this is a result within its retention. If
+-- not, look_up.sql says what the record is. Every first call pays for each column, though it finds no row.
+SELECT fingerprint, response, (pg_catalog.date_part('epoch', completed_at) {*} '1e6')::bigint,
+    state {=} 1 AND expires_at {>} {arrival}
+FROM {records} WHERE id {=} $1

@@ -15,4 +15,3 @@ INSERT INTO {records} (id, fingerprint, state, token, attempts, tool, applicatio
 VALUES ($1, $2, 1, $4, 1, $5, $9, $10, $6, $3,
     pg_catalog.now(), {arrival}, {arrival} {+} ($7{microseconds}),
     {arrival} {+} (($7 {+} $8){microseconds}))
-RETURNING (pg_catalog.date_part('epoch', completed_at) {*} '1e6')::bigint

@@ -8,4 +8,3 @@ UPDATE {records} SET state = 1, in_doubt_retention = NULL,
     completed_at = {arrival}, expires_at = {arrival} {+} ($3{microseconds}),
     purge_at = {arrival} {+} (($3 {+} $4){microseconds})
 WHERE ctid {=} $1 AND token {=} $2
-RETURNING (pg_catalog.date_part('epoch', completed_at) {*} '1e6')::bigint

@@ -1,6 +1,9 @@
--- $1 bigint  at most so many
+-- $1 pg_catalog.tid  before the first row
+-- $2 pg_catalog.tid  behind the last row
+-- $3 bigint          at most so many
 -- Reduces expired records to tombstones.
 UPDATE {records} SET state = 3, response = NULL, expires_at = purge_at
 WHERE ctid {=} ANY (ARRAY(SELECT ctid FROM {records}
-    WHERE state {=} 1 AND expires_at {<=} (SELECT pg_catalog.clock_timestamp())
-    LIMIT $1 FOR UPDATE SKIP LOCKED))
+    WHERE ctid {>} $1 AND ctid {<} $2
+    AND state {=} 1 AND expires_at {<=} (SELECT pg_catalog.clock_timestamp())
+    LIMIT $3 FOR UPDATE SKIP LOCKED))
