@@ -1,7 +1,7 @@
 //! Joining: duplicates of a call within one process wait in memory for one attempt.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::{
-    fingerprint::{Fingerprint, RecordId},
+    fingerprint::{Fingerprint, RecordId, RecordMap},
     record::Record,
 };
 
@@ -35,7 +35,7 @@ const SHARDS: usize = 16;
 const SUCCESSIONS: u8 = 2;
 
 pub(super) struct Flights {
-    shards: [Mutex<HashMap<RecordId, Flight>>; SHARDS],
+    shards: [Mutex<RecordMap<Flight>>; SHARDS],
     limits: WaiterLimits,
     waiting: Arc<()>,
 }
@@ -158,7 +158,7 @@ impl Flights {
         self.shard(id).get(&id).is_some_and(|flight| flight.running)
     }
 
-    fn shard(&self, id: RecordId) -> MutexGuard<'_, HashMap<RecordId, Flight>> {
+    fn shard(&self, id: RecordId) -> MutexGuard<'_, RecordMap<Flight>> {
         let shard = usize::from(id.as_bytes()[0]) % SHARDS;
         self.shards[shard]
             .lock()
@@ -313,7 +313,7 @@ impl Drop for Leader {
 
 /// Makes the first waiting call that is still there the leader. Removes the flight if there is
 /// none.
-fn succeed(shard: &mut HashMap<RecordId, Flight>, id: RecordId) -> Option<oneshot::Sender<Wake>> {
+fn succeed(shard: &mut RecordMap<Flight>, id: RecordId) -> Option<oneshot::Sender<Wake>> {
     let flight = shard.get_mut(&id)?;
     while let Some(waiter) = flight.queue.pop_front() {
         if !waiter.wake.is_closed() {

@@ -25,6 +25,7 @@
 mod check;
 mod downstream;
 mod hash;
+mod map;
 mod secret;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ use std::fmt;
 
 pub(crate) use self::check::{CheckRecord, check_fingerprint};
 use self::hash::FieldHash;
+pub(crate) use self::map::RecordMap;
 pub use self::{
     downstream::{DownstreamKey, DownstreamSeed},
     secret::{InvalidSecret, Secret},

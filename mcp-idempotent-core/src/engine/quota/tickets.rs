@@ -1,7 +1,6 @@
 //! The tickets of a quota, and what this process has of them.
 
 use std::{
-    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -9,7 +8,7 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
-    fingerprint::{Fingerprint, RecordId, Secret},
+    fingerprint::{Fingerprint, RecordId, RecordMap, Secret},
     policy::Policy,
     scope::{Application, Scope},
     store::{CallInfo, Claim, Claimed, Store, StoreError},
@@ -39,7 +38,7 @@ pub(in crate::engine) struct Quota {
 #[derive(Default)]
 struct Scopes {
     /// By the id of the scope's first ticket.
-    counts: HashMap<RecordId, Count>,
+    counts: RecordMap<Count>,
     /// When there are this many counts, those whose tickets have ended are removed.
     swept_at: usize,
 }

@@ -4,7 +4,7 @@
 mod operator;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -16,7 +16,7 @@ use super::{
     CallInfo, Claim, Claimed, Completion, Lease, LeaseEnd, Reach, ResolvedBy, Store, StoreError,
 };
 use crate::{
-    fingerprint::{Fingerprint, RecordId},
+    fingerprint::{Fingerprint, RecordId, RecordMap},
     policy::OnExpired,
     record::{Record, RecordState, Timestamp},
     scope::Application,
@@ -35,7 +35,7 @@ pub struct MemoryStore {
 
 #[derive(Debug)]
 struct Inner {
-    records: HashMap<RecordId, Stored>,
+    records: RecordMap<Stored>,
     /// When each record may be reduced to a tombstone or removed.
     expiries: BTreeSet<(Instant, RecordId)>,
     last_token: i64,
@@ -44,7 +44,7 @@ struct Inner {
 impl Default for Inner {
     fn default() -> Self {
         Self {
-            records: HashMap::new(),
+            records: RecordMap::default(),
             expiries: BTreeSet::new(),
             // Tokens start at the wall clock. A restart forgets the records, but other systems
             // remember what they were told: a new call must not repeat an old call's downstream

@@ -83,6 +83,17 @@ impl<'a> Argument<'a> {
             .map_or(Self::Null, |prefix| Self::Plain(prefix, VISIBLE_PREFIX))
     }
 
+    /// Writes the value for a parameter of this type. As a bare number a small integer would be an `int`,
+    /// whose cast costs more than the quotes.
+    pub(super) fn push_for(self, parameter: &str, sql: &mut String) {
+        match self {
+            Self::Integer(value) if parameter != "int" && i32::try_from(value).is_ok() => {
+                let _ = write!(sql, "'{value}'");
+            }
+            argument => argument.push_to(sql),
+        }
+    }
+
     pub(super) fn push_to(self, sql: &mut String) {
         match self {
             Self::Integer(value) => {

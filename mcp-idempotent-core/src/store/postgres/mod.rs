@@ -124,7 +124,6 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use sqlx::PgConnection;
 
-use self::sweep::Extent;
 pub use self::{
     builder::PostgresStoreBuilder,
     connection::PgTransaction,
@@ -182,11 +181,11 @@ impl Store for PostgresStore {
     }
 
     async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
-        sweep::sweep(self, limit, Extent::Whole).await
+        sweep::sweep(self, limit, sweep::Extent::Whole).await
     }
 
     async fn sweep_part(&self, limit: u32) -> Result<u64, StoreError> {
-        sweep::sweep(self, limit, Extent::Part).await
+        sweep::sweep(self, limit, sweep::Extent::Part).await
     }
 }
 

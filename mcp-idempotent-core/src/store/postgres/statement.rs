@@ -315,15 +315,7 @@ impl Statements {
             let pairs = arguments.iter().zip(&statement.parameters);
             for (index, (argument, &parameter)) in pairs.enumerate() {
                 sql.push(if index == 0 { '(' } else { ',' });
-                match *argument {
-                    // As a bare number it would be an `int`, whose cast costs more than the quotes.
-                    Argument::Integer(value)
-                        if parameter != "int" && i32::try_from(value).is_ok() =>
-                    {
-                        let _ = write!(sql, "'{value}'");
-                    }
-                    argument => argument.push_to(sql),
-                }
+                argument.push_for(parameter, sql);
             }
             sql.push_str(if arguments.is_empty() { ";" } else { ");" });
             return;

@@ -22,7 +22,7 @@ const SLICE: u64 = 256;
 /// How much of the table a sweep that comes again and again looks through each time: at least 8 MiB, and
 /// at least this part.
 const FEWEST_BLOCKS: u64 = 1024;
-const PART: u64 = 60;
+const PART: u64 = 20;
 /// The text of a row's place is shorter than this.
 const PLACE_LENGTH: usize = 32;
 
