@@ -54,7 +54,7 @@ pub enum Operation {
     TakeOver(Call, Token),
     /// [`Store::renew`](crate::Store::renew) for one lease from now.
     Renew(Token),
-    /// [`Store::complete`](crate::Store::complete). The result is the token, as text.
+    /// [`Store::complete`](crate::Store::complete). The result tells the token.
     Complete(Token),
     /// [`Store::release`](crate::Store::release), which keeps the origin or does not.
     Release(Token, bool),

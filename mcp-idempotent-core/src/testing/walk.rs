@@ -228,7 +228,10 @@ where
                 self.ended(store.renew(self.lease(token), minutes(LEASE)).await)
             }
             Operation::Complete(token) => {
-                self.ended(store.complete(self.lease(token), completion(token)).await)
+                // Another one each time: a store may recognise a completion that is sent again.
+                let mut result = completion(token);
+                result.response = Some(Bytes::from(format!("{token} {}", self.done.len())));
+                self.ended(store.complete(self.lease(token), result).await)
             }
             Operation::Release(token, keeps) => {
                 let keep = if keeps {
@@ -314,7 +317,8 @@ where
                     .as_deref()
                     .expect("a result that was not too large");
                 let text = std::str::from_utf8(text).expect("the result's own bytes");
-                Seen::Completed(text.parse().expect("the result's own bytes"))
+                let token = text.split(' ').next().and_then(|token| token.parse().ok());
+                Seen::Completed(token.expect("the result's own bytes"))
             }
             RecordState::Expired => Seen::Expired,
         };
@@ -345,7 +349,7 @@ const fn not(call: Call) -> Call {
     }
 }
 
-/// The result is the token, so that it tells whose it is.
+/// The result tells the token, and so whose it is.
 fn completion(token: Token) -> Completion {
     let mut completion = Completion::new(Some(Bytes::from(token.to_string())), minutes(RETENTION));
     completion.tombstone = minutes(TOMBSTONE);
