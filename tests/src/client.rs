@@ -206,6 +206,15 @@ impl Answer {
         &self.json["result"]["_meta"][wire::REFUSAL]
     }
 
+    /// What a failure advises; null if it is the handler's own.
+    pub fn action(&self) -> &Value {
+        if self.in_result().is_object() {
+            &self.in_result()["action"]
+        } else {
+            &self.error()["data"]["action"]
+        }
+    }
+
     /// What one of our refusals says, in either form.
     pub fn refused(&self) -> &Value {
         let data = if self.in_result().is_object() {

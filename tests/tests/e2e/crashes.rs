@@ -29,7 +29,7 @@ async fn until_answered(process: &Process, name: &str, hold: bool) -> Answer {
                 return answer;
             }
             // The handler's own error, when the database fails under it, says nothing of retries.
-            let action = &answer.refused()["action"];
+            let action = answer.action();
             assert!(
                 action.is_null() || action == "retry_same_key" || action == "wait",
                 "{}",
