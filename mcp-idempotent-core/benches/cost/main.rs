@@ -111,7 +111,7 @@ fn check() -> ExitCode {
     let text = std::fs::read_to_string(baseline()).expect("baseline.txt");
     let expected: BTreeMap<&str, f64> = text
         .lines()
-        .filter_map(|line| line.split_once(' '))
+        .filter_map(|line| line.rsplit_once(' '))
         .map(|(path, count)| (path, count.parse().expect("a number")))
         .collect();
     let mut is_good = true;

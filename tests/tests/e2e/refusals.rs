@@ -219,9 +219,9 @@ async fn a_call_from_where_nobody_said_whose_keys_they_are_is_refused() {
         .unwrap();
     let server = Server::<Sqlite>::new(idempotency, |_, _| Box::pin(async { text("done") }));
     let client = Client::of(server.clone()).await;
-    for params in [keyed("work", 1), call("work", json!({ "n": 1 }))] {
-        assert_wire("no_scope", &client.call(params).await);
-    }
+    assert_wire("no_scope", &client.call(keyed("work", 1)).await);
+    let unkeyed = call("work", json!({ "n": 1 }));
+    assert_wire("no_scope_without_a_key", &client.call(unkeyed).await);
     assert_eq!(server.runs(), 0);
 }
 
@@ -239,9 +239,9 @@ async fn on_one_machine_over_stdio_there_is_one_caller() {
 async fn without_its_tables_a_store_refuses_calls_and_does_not_run_them<D: Database>() {
     let world = World::<D>::new(|_, _| Box::pin(async { text("done") })).await;
     world.database.execute(D::DROP_RECORDS).await;
-    for params in [keyed("work", 1), call("work", json!({ "n": 1 }))] {
-        assert_wire("not_set_up", &world.client.call(params).await);
-    }
+    assert_wire("not_set_up", &world.client.call(keyed("work", 1)).await);
+    let unkeyed = call("work", json!({ "n": 1 }));
+    assert_wire("not_set_up_without_a_key", &world.client.call(unkeyed).await);
     assert_eq!(world.server.runs(), 0);
 }
 

@@ -140,7 +140,7 @@ async fn a_handler_that_hangs_while_its_session_ends_is_told_and_its_caller_hear
     };
     let (answers, ()) = tokio::join!(within_patience(join_all(calls)), ends);
     for (tool, keyed, expected, answer) in answers {
-        let data = &answer.error()["data"];
+        let data = answer.refused();
         let told = ["type", "outcome", "action"].map(|name| data[name].as_str().unwrap());
         assert_eq!(told, expected, "{tool}, keyed: {keyed}: {}", answer.line);
     }
