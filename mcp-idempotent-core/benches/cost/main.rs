@@ -31,7 +31,7 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 use count::{instructions, is_there, system_calls};
 use path::{BESIDE_A_SERVER, WITHOUT_A_SERVER};
 
-/// How far from the baseline a path may be.
+/// How far above the baseline a path may be.
 const TOLERANCE: f64 = 0.05;
 
 fn main() -> ExitCode {
@@ -78,36 +78,48 @@ fn baseline() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("benches/cost/baseline.txt")
 }
 
-fn measured() -> Option<BTreeMap<&'static str, f64>> {
-    if !is_there("valgrind") {
-        println!("cost: skipped the check of instructions: valgrind is not installed");
-        return None;
+/// The fewest instructions of a few measurements. Threads that meet at a lock take more; the least is
+/// what the call itself takes. It measures on while the least is above `enough`.
+fn least(path: &str, enough: f64) -> f64 {
+    let mut least = f64::INFINITY;
+    for tried in 0..9 {
+        if tried >= 3 && least <= enough {
+            break;
+        }
+        least = least.min(instructions(path, ""));
     }
-    // Threads that meet at a lock take more; the least is what the call itself takes.
-    let least = |path: &str| {
-        (0..3)
-            .map(|_| instructions(path, ""))
-            .fold(f64::INFINITY, f64::min)
-    };
-    let of = |&path: &&'static str| (path, least(path));
-    Some(WITHOUT_A_SERVER.iter().map(of).collect())
+    least
+}
+
+/// Our own paths. What SQLite takes by itself is not checked.
+fn checked() -> impl Iterator<Item = &'static str> {
+    let all = WITHOUT_A_SERVER.iter().copied();
+    all.filter(|path| !path.contains("bare"))
+}
+
+fn has_valgrind() -> bool {
+    let found = is_there("valgrind");
+    if !found {
+        println!("cost: skipped the check of instructions: valgrind is not installed");
+    }
+    found
 }
 
 fn accept() -> ExitCode {
-    let Some(measured) = measured() else {
+    if !has_valgrind() {
         return ExitCode::FAILURE;
-    };
-    let lines = measured
-        .iter()
-        .map(|(path, count)| format!("{path} {count:.0}\n"));
-    std::fs::write(baseline(), lines.collect::<String>()).expect("the baseline can be written");
+    }
+    let lines: String = checked()
+        .map(|path| format!("{path} {:.0}\n", least(path, f64::INFINITY)))
+        .collect();
+    std::fs::write(baseline(), lines).expect("the baseline can be written");
     ExitCode::SUCCESS
 }
 
 fn check() -> ExitCode {
-    let Some(measured) = measured() else {
+    if !has_valgrind() {
         return ExitCode::SUCCESS;
-    };
+    }
     let text = std::fs::read_to_string(baseline()).expect("baseline.txt");
     let expected: BTreeMap<&str, f64> = text
         .lines()
@@ -115,15 +127,16 @@ fn check() -> ExitCode {
         .map(|(path, count)| (path, count.parse().expect("a number")))
         .collect();
     let mut is_good = true;
-    for (path, count) in measured {
-        let before = expected.get(path).copied().unwrap_or(f64::NAN);
-        let change = count / before - 1.0;
-        let is_within = change.abs() <= TOLERANCE;
+    for path in checked() {
+        let before = expected.get(path).copied().expect("a line for each path");
+        let most = before * (1.0 + TOLERANCE);
+        let count = least(path, most);
+        let is_within = count <= most;
         is_good &= is_within;
-        let verdict = if is_within { "" } else { ", too far" };
+        let verdict = if is_within { "" } else { ", too many" };
         println!(
             "cost: {path}: {count:.0} instructions a call, {:+.1} %{verdict}",
-            change * 100.0
+            (count / before - 1.0) * 100.0
         );
     }
     if is_good {

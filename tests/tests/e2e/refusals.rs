@@ -241,7 +241,10 @@ async fn without_its_tables_a_store_refuses_calls_and_does_not_run_them<D: Datab
     world.database.execute(D::DROP_RECORDS).await;
     assert_wire("not_set_up", &world.client.call(keyed("work", 1)).await);
     let unkeyed = call("work", json!({ "n": 1 }));
-    assert_wire("not_set_up_without_a_key", &world.client.call(unkeyed).await);
+    assert_wire(
+        "not_set_up_without_a_key",
+        &world.client.call(unkeyed).await,
+    );
     assert_eq!(world.server.runs(), 0);
 }
 
