@@ -1,9 +1,12 @@
 //! What a handler wants to be done after its commit, and the hook that is told of replays.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use mcp_idempotent_tower::{
-    AfterCommit, Idempotency, IdempotencyLayer, KeyRequirement, ReplayedCall, Scope,
+    AfterCommit, Idempotency, IdempotencyLayer, KeyRequirement, OnError, ReplayedCall, Scope,
     ServerExt as _, SqliteStore, Tx, idempotent, layer::Rule,
 };
 use rmcp::{
@@ -15,7 +18,7 @@ use rmcp::{
 use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 use tempfile::TempDir;
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::timeout};
 
 use crate::client::{Client, call, connect, params, refusal, until};
 
@@ -40,10 +43,12 @@ impl Ledger {
         let store = SqliteStore::open(directory.path().join("ledger.db"))
             .await
             .unwrap();
-        sqlx::query("CREATE TABLE entry (text TEXT)")
-            .execute(store.pool())
-            .await
-            .unwrap();
+        let tables = "CREATE TABLE account (name TEXT PRIMARY KEY);
+            CREATE TABLE entry (
+                text TEXT,
+                account TEXT REFERENCES account (name) DEFERRABLE INITIALLY DEFERRED
+            )";
+        sqlx::raw_sql(tables).execute(store.pool()).await.unwrap();
         let replays = Arc::<Mutex<Vec<String>>>::default();
         let seen = Arc::clone(&replays);
         let idempotency = Idempotency::builder("ledger", store)
@@ -51,7 +56,9 @@ impl Ledger {
             .with_on_replay(move |call: &ReplayedCall<'_>| {
                 assert_eq!(call.scope, Some(Scope::new("desk")));
                 assert!(call.at.is_some() && !call.joined);
-                let text = call.arguments.unwrap()["text"].as_str().unwrap();
+                let arguments = call.arguments.unwrap();
+                assert_eq!(arguments.len(), 1, "{arguments:?}");
+                let text = arguments["text"].as_str().unwrap();
                 seen.lock().unwrap().push(format!("{} {text}", call.tool));
                 assert_ne!(text, "panic of the hook");
             })
@@ -95,13 +102,18 @@ impl Ledger {
         after: &AfterCommit,
         text: &str,
     ) -> Result<CallToolResult, ErrorData> {
-        sqlx::query("INSERT INTO entry VALUES (?1)")
+        // An account that there is not is found missing by the commit.
+        sqlx::query("INSERT INTO entry VALUES (?1, ?2)")
             .bind(text)
+            .bind((text == "refused commit").then_some("nobody"))
             .execute(&mut *connection)
             .await
             .unwrap();
         if text == "a panic of its own" {
             after.run(async { panic!("nobody hears me") });
+        }
+        if text == "after another" {
+            self.tell(after, "another");
         }
         self.tell(after, text);
         match text {
@@ -133,6 +145,7 @@ impl Ledger {
     async fn unprotected(
         &self,
         connection: &mut SqliteConnection,
+        _as_a_parameter_too: AfterCommit,
         Parameters(entry): Parameters<Entry>,
     ) -> Result<CallToolResult, ErrorData> {
         let after = AfterCommit::current()?;
@@ -156,10 +169,16 @@ impl Ledger {
         "done".into()
     }
 
-    #[idempotent(on_error = in_doubt)]
+    #[idempotent(on_error = in_doubt, key_argument = "key")]
     #[tool]
     async fn asks_under_a_lease(&self) -> String {
         AfterCommit::current().map_or_else(|error| error.message.into(), |_| "found".to_owned())
+    }
+
+    #[tool]
+    async fn plain_under_a_lease(&self, after: AfterCommit) -> String {
+        self.tell(&after, "a lease");
+        "done".into()
     }
 }
 
@@ -208,12 +227,21 @@ async fn what_waits_for_the_commit_does_not_happen_without_one() {
     let ledger = Ledger::open(&directory).await;
     for (client, tool) in doors(&ledger).await {
         ledger.told.lock().unwrap().clear();
-        for text in ["error", "failed", "panic", "raw commit"] {
+        for text in ["error", "failed", "panic", "raw commit", "refused commit"] {
             write(&client, tool, text).await;
         }
         write(&client, tool, &format!("last {tool}")).await;
         assert_told(&ledger, &[&format!("last {tool}")]).await;
     }
+}
+
+#[tokio::test]
+async fn what_waits_for_the_commit_happens_in_the_order_in_which_it_was_given() {
+    let directory = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(&directory).await;
+    let client = connect(ledger.clone()).await;
+    write(&client, "annotated", "after another").await;
+    assert_told(&ledger, &["another", "after another"]).await;
 }
 
 #[tokio::test]
@@ -237,11 +265,9 @@ async fn an_answer_does_not_wait_for_what_comes_after_the_commit_but_a_shutdown_
     assert_eq!(ledger.idempotency.running(), 1);
     assert!(ledger.told().is_empty());
     ledger.go_on.add_permits(1);
-    ledger
-        .idempotency
-        .shutdown(std::time::Duration::from_secs(60))
-        .await
-        .unwrap();
+    let shutdown = ledger.idempotency.shutdown(Duration::from_secs(3600));
+    let ended = timeout(Duration::from_secs(60), shutdown).await;
+    ended.expect("it ends with the last").unwrap();
     assert_eq!(ledger.told(), ["slow"]);
 }
 
@@ -253,6 +279,10 @@ async fn after_the_call_nothing_more_is_taken() {
     write(&client, "annotated", "kept").await;
     let kept = ledger.kept.lock().unwrap().take().unwrap();
     ledger.tell(&kept, "too late");
+    let held = Arc::new(());
+    let late = Arc::clone(&held);
+    kept.run(async move { drop(late) });
+    assert_eq!(Arc::strong_count(&held), 1, "it is not kept either");
     write(&client, "annotated", "last").await;
     assert_told(&ledger, &["kept", "last"]).await;
 }
@@ -275,6 +305,17 @@ async fn there_is_no_commit_to_wait_for_under_a_lease() {
     );
     let text = asked.await["result"]["content"][0]["text"].to_string();
     assert!(text.contains("no transaction"), "{text}");
+
+    // Behind the layer the body has not begun either, so nothing is in doubt.
+    let rule = Rule::lease(OnError::InDoubt);
+    let layer = IdempotencyLayer::new(ledger.idempotency.clone(), rule).unwrap();
+    let client = connect(ledger.idempotent(layer)).await;
+    for _ in 0..2 {
+        let asked = params("plain_under_a_lease", Value::Null, key.clone());
+        let answer = call(&client, asked).await;
+        let expected = ("idempotency_misconfigured", "not_committed");
+        assert_eq!(refusal(&answer), expected);
+    }
 }
 
 #[tokio::test]
@@ -297,4 +338,16 @@ async fn the_hook_is_told_of_each_replay_through_both_doors_and_may_panic() {
         let replays = std::mem::take(&mut *ledger.replays.lock().unwrap());
         assert_eq!(replays, [format!("{tool} {text}")]);
     }
+    // An argument that is only there for the key is none of the tool's.
+    let client = connect(ledger.clone()).await;
+    for _ in 0..2 {
+        let arguments = json!({ "text": "twice", "key": "k" });
+        call(
+            &client,
+            params("asks_under_a_lease", arguments, Value::Null),
+        )
+        .await;
+    }
+    let replays = std::mem::take(&mut *ledger.replays.lock().unwrap());
+    assert_eq!(replays, ["asks_under_a_lease twice"]);
 }

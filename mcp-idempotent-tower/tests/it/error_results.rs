@@ -237,7 +237,11 @@ async fn a_servers_policy_says_what_an_error_result_means_where_its_tools_do_not
     policy.on_error_result = Some(OnErrorResult::Release);
     let bank = Bank::new(policy);
     let client = connect(bank.clone()).await;
-    for (tool, expected) in [("in_doubt", Runs), ("result_record", GetsTheResult)] {
+    for (tool, expected) in [
+        ("in_doubt", Runs),
+        ("result_record", GetsTheResult),
+        ("result_classified", GetsTheResult),
+    ] {
         assert_eq!(
             retry(&bank, &client, tool, KEYED, "declined").await,
             expected

@@ -55,3 +55,49 @@ pub(crate) fn refused() -> Response<WireBody> {
     *response.status_mut() = StatusCode::FORBIDDEN;
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_served_if_it_is_for_a_name_of_the_place_or_one_that_is_given() {
+        let (here, everywhere) = ("127.0.0.2:80", "0.0.0.0:80");
+        for (listen, more, uri, host, expected) in [
+            (here, None, "/", Some("localhost"), true),
+            (here, None, "/", Some("127.0.0.2:80"), true),
+            (here, None, "/", Some("evil.example"), false),
+            (here, None, "/", Some("no name"), false),
+            (here, None, "/", None, false),
+            // A name in the target counts, and then no header.
+            (here, None, "http://evil.example/", Some("localhost"), false),
+            (here, None, "http://localhost/", Some("evil.example"), true),
+            (everywhere, None, "/", Some("any.example"), true),
+            (everywhere, None, "/", None, true),
+            (
+                everywhere,
+                Some("shop.example"),
+                "/",
+                Some("shop.example"),
+                true,
+            ),
+            (
+                everywhere,
+                Some("shop.example"),
+                "/",
+                Some("localhost"),
+                false,
+            ),
+        ] {
+            let more: Vec<_> = more.into_iter().map(str::to_owned).collect();
+            let mut request = Request::get(uri);
+            if let Some(host) = host {
+                request = request.header(HOST, host);
+            }
+            let request = request.body(()).unwrap();
+            let hosts = Hosts::at(listen.parse().unwrap(), &more);
+            let what = format!("{listen}, {more:?}, {uri}, {host:?}");
+            assert_eq!(hosts.allow(&request), expected, "{what}");
+        }
+    }
+}

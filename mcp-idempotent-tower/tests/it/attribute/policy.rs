@@ -183,6 +183,17 @@ impl Misspelt {
     #[idempotent(on_error = release, ignore("text"), key_argument = "key", idempotency = self.none())]
     #[tool]
     fn is_right(&self, _note: Parameters<Note>) {}
+
+    #[idempotent(on_error = release, ignore("/a~1b~01/deep"), idempotency = self.none())]
+    #[tool]
+    fn escapes(&self, _odd: Parameters<Odd>) {}
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct Odd {
+    #[serde(rename = "a/b~1")]
+    odd: Vec<String>,
 }
 
 #[test]
@@ -203,6 +214,36 @@ fn an_option_that_names_no_argument_of_its_tool_is_found_at_the_start() {
         "the tool `reads_a_key` has no argument `/note/key`, which its options name"
     );
     check("is_right").unwrap();
+    check("escapes").unwrap();
+}
+
+#[test]
+fn an_argument_that_a_schema_leaves_open_is_not_taken_for_a_mistake() {
+    let idempotency = Idempotency::for_stdio("policy", MemoryStore::new()).unwrap();
+    let mut tool = Misspelt::tool_router().get("ignores").unwrap().clone();
+    for (schema, is_open) in [
+        (json!({}), false),
+        (json!({ "properties": { "text": {} } }), false),
+        (json!({ "additionalProperties": false }), false),
+        (json!({ "properties": { "txt": {} } }), true),
+        (json!({ "additionalProperties": true }), true),
+        (
+            json!({ "additionalProperties": { "type": "string" } }),
+            true,
+        ),
+        (json!({ "$ref": "#/$defs/note" }), true),
+        (json!({ "allOf": [] }), true),
+        (json!({ "anyOf": [] }), true),
+        (json!({ "oneOf": [] }), true),
+        (json!({ "patternProperties": {} }), true),
+    ] {
+        tool.input_schema = Arc::new(schema.as_object().unwrap().clone());
+        assert_eq!(
+            idempotency.check_tools([&tool]).is_ok(),
+            is_open,
+            "{schema}"
+        );
+    }
 }
 
 #[test]

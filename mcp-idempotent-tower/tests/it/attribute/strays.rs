@@ -89,3 +89,20 @@ async fn a_plain_pool_is_noticed_in_a_call_with_a_transaction_and_nowhere_else()
         assert_eq!(asserted.is_ok(), expected == 0);
     }
 }
+
+#[tokio::test]
+async fn a_plain_pool_is_noticed_too_when_it_opens_its_first_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("shop.db");
+    let store = SqliteStore::open(&file).await.unwrap();
+    let (options, strays) = Strays::watch(SqlitePoolOptions::new());
+    let plain = options.connect_lazy_with(SqliteConnectOptions::new().filename(&file));
+    let shop = Shop {
+        idempotency: Idempotency::for_stdio("shop", store.clone()).unwrap(),
+        pool: CallPool::new(store, plain.clone()),
+        plain,
+    };
+    let client = connect(shop).await;
+    call(&client, params("strays", Value::Null, Value::Null)).await;
+    assert_eq!(strays.count(), 1);
+}

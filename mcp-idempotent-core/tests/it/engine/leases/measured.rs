@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use mcp_idempotent_core::{SweepSettings, telemetry};
+use mcp_idempotent_core::{Engine, SweepSettings, telemetry};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::sleep;
 
 use super::{
     super::{own, succeed},
     HOUR, faulty, seconds,
-    store::Fault,
+    store::{Fault, Faulty},
 };
 
 /// What was reported since the last look beside the calls; of a histogram, its values.
@@ -93,6 +93,8 @@ async fn what_sweeps_remove_and_how_long_they_take_is_measured() {
     // A sweep that failed is not one that has left nothing behind.
     server.engine.store().sweep.set(Fault::Fails);
     server.engine.sweep(&settings).await.unwrap_err();
+    let _sweeper = server.engine.sweep_in_background(settings);
+    sleep(seconds(100)).await;
     let reported = reported(&seen);
     assert!(
         reported[telemetry::SWEEP_DURATION].is_empty(),
@@ -110,6 +112,11 @@ async fn records_in_doubt_are_counted_when_somebody_asks() {
     for key in ["a", "b"] {
         server.leave_in_doubt(key).await;
     }
-    assert_eq!(server.engine.count_in_doubt().await.unwrap(), 2);
+    let mut others = server.clone();
+    others.engine = Engine::new("others", Faulty::clone(server.engine.store()));
+    others.leave_in_doubt("c").await;
+    for _ in 0..2 {
+        assert_eq!(server.engine.count_in_doubt().await.unwrap(), 2);
+    }
     assert_eq!(reported(&seen)[telemetry::RECORDS_IN_DOUBT], [2.0]);
 }

@@ -91,6 +91,21 @@ async fn a_key_in_the_header_protects_where_it_is_allowed() {
 }
 
 #[tokio::test]
+async fn headers_that_contradict_each_other_or_are_no_text_are_refused() {
+    let server = behind(&Mailer::new(), &by_user(builder()));
+    let site = Site::behind(LiftKeyLayer::new().with_header(), server, Mode::Stateless).await;
+    let body = called("send", json!({}));
+    let [first, second, a] = with_key_header("a");
+    let twice = |b| [first, second, a, ("Idempotency-Key", b)];
+    let no_text = with_key_header("\u{e9}");
+    for headers in [&twice("b")[..], &no_text] {
+        let (answer, kind) = (site.answer(headers, &body).await, "idempotency_key_invalid");
+        assert_eq!(refusal(&answer).0, kind, "{headers:?}");
+    }
+    assert_eq!(number(&site.answer(&twice("a"), &body).await), 1);
+}
+
+#[tokio::test]
 async fn a_key_in_the_header_is_not_read_by_default() {
     let site = site().await;
     for expected in [1, 2] {
@@ -271,6 +286,28 @@ async fn the_content_length_agrees_with_the_edited_body() {
         let request = Request::post("/").body(in_pieces(text, size)).unwrap();
         let (headers, body) = through(LiftKeyLayer::new(), request).await.unwrap();
         assert_eq!((headers.len(), body), (0, edited.into()));
+    }
+}
+
+#[tokio::test]
+async fn the_content_length_agrees_with_the_edited_answer() {
+    let text = r#"{"result":{"capabilities":{"tools":{}}}}"#;
+    let edited = r#"{"result":{"capabilities":{"tools":{"idempotency":{}}}}}"#;
+    let server = service_fn(move |_: Request<LiftedBody<Body>>| async move {
+        let answer = Response::builder().header("content-length", text.len());
+        Ok::<_, Infallible>(answer.body(Body::from(text)).unwrap())
+    });
+    let mut service = LiftKeyLayer::new().with_capability().layer(server);
+    for method in ["initialize", "server/discover"] {
+        let asked = Body::from(json!({ "method": method }).to_string());
+        let request = Request::post("/").body(asked).unwrap();
+        let answer = service.ready().await.unwrap().call(request).await.unwrap();
+        let (head, body) = answer.into_parts();
+        let body = axum::body::to_bytes(Body::new(body), usize::MAX)
+            .await
+            .unwrap();
+        assert_eq!(body, edited, "{method}");
+        assert_eq!(head.headers["content-length"], edited.len().to_string());
     }
 }
 
