@@ -72,6 +72,15 @@ pub(crate) fn is_refusal(result: &CallToolResult) -> bool {
     result.is_error == Some(true) && meta.is_some_and(|meta| meta.contains_key(wire::REFUSAL))
 }
 
+/// Whether a result passes on the refusal of another server, over any number of servers.
+pub(crate) fn is_refusal_of_upstream(result: &CallToolResult) -> bool {
+    let upstream = |said: &Value| said.get(wire::UPSTREAM).cloned();
+    let meta = result.meta.as_ref();
+    let first = meta.and_then(|meta| meta.get(wire::UPSTREAM).cloned());
+    result.is_error == Some(true)
+        && std::iter::successors(first, upstream).any(|said| said.get(wire::REFUSAL).is_some())
+}
+
 /// A refusal as a member of a JSON-RPC response: its name and its JSON.
 #[cfg(feature = "relay")]
 pub(crate) fn json_of(refused: ToolResult) -> (&'static str, String) {

@@ -60,8 +60,11 @@ impl Handled {
     fn of(result: ToolResult, is_not_executed: bool) -> Self {
         let kind = match &result {
             _ if is_not_executed => ResultKind::NotExecuted,
-            // Another service of ours refused the call, and its form says nothing about the effect.
-            Ok(CallToolResponse::Complete(result)) if refusal::is_refusal(result) => {
+            // Another service of ours, or a server that the handler asked, refused the call. A refusal is no
+            // result that could be kept: it may be out of date a moment later.
+            Ok(CallToolResponse::Complete(result))
+                if refusal::is_refusal(result) || refusal::is_refusal_of_upstream(result) =>
+            {
                 ResultKind::ProtocolError
             }
             Ok(CallToolResponse::Complete(result)) if result.is_error == Some(true) => {

@@ -70,7 +70,8 @@ impl Relay {
         let Value::Object(meta) = said.meta else {
             return Ok(result.into());
         };
-        result.is_error = Some(meta.contains_key(REFUSAL));
+        let passed_on = meta.get(UPSTREAM).and_then(|said| said.get(REFUSAL));
+        result.is_error = Some(meta.contains_key(REFUSAL) || passed_on.is_some());
         result.meta = Some(MetaObject(meta));
         Ok(result.into())
     }
@@ -170,7 +171,7 @@ async fn a_refusal_that_a_handler_passes_on_does_not_reach_the_client_as_ours() 
 async fn a_marker_that_a_handler_passes_on_is_in_no_answer_and_no_record_as_ours() {
     for theirs in [
         json!({ REPLAYED: { "at": "2020-01-01T00:00:00.000Z" } }),
-        json!({ REFUSAL: { "type": "idempotency_key_conflict" }, UPSTREAM: { "hops": 2 } }),
+        json!({ REPLAYED: {}, UPSTREAM: { "hops": 2 } }),
     ] {
         for place in places().await {
             let mut said = theirs.clone();
@@ -194,6 +195,26 @@ async fn a_marker_that_a_handler_passes_on_is_in_no_answer_and_no_record_as_ours
                 let response = record.unwrap().response.unwrap();
                 let recorded: Value = serde_json::from_slice(&response[2..]).unwrap();
                 assert_eq!(recorded["_meta"], expected, "{}", place.name);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_a_handler_passes_on_as_a_result_is_never_recorded_as_one() {
+    let refusal = json!({ REFUSAL: { "type": "idempotency_store_unavailable" } });
+    for theirs in [refusal.clone(), json!({ UPSTREAM: refusal.clone() })] {
+        for place in places().await {
+            let answer = place.call(&json!({ "meta": theirs })).await;
+            let meta = &answer["result"]["_meta"];
+            assert_eq!(meta, &json!({ UPSTREAM: refusal }), "{}", place.name);
+            let query = RecordQuery::default();
+            for record in place.relay.idempotency.list(&query).await.unwrap() {
+                assert_eq!(record.status, RecordStatus::InDoubt, "{}", place.name);
+            }
+            if matches!(place.name, "attribute" | "layer" | "both" | "wrapped twice") {
+                place.call(&json!({ "meta": theirs })).await;
+                assert_eq!(place.relay.acted(), 1, "{}", place.name);
             }
         }
     }

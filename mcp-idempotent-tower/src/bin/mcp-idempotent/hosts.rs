@@ -22,7 +22,7 @@ impl Hosts {
     /// none in it.
     pub(crate) fn at(listen: SocketAddr, more: &[String]) -> Self {
         let mut allowed = more.to_vec();
-        if listen.ip().is_loopback() {
+        if listen.ip().to_canonical().is_loopback() {
             allowed.extend(["localhost".into(), "127.0.0.1".into(), "::1".into()]);
             allowed.push(listen.ip().to_string());
         }
