@@ -14,7 +14,7 @@
 //!
 //! # What the database needs
 //!
-//! Postgres 12 or later. [`PostgresStore::migrate`] creates the tables;
+//! Postgres 13 or later. [`PostgresStore::migrate`] creates the tables;
 //! [`PostgresStore::migration_sql`] returns the SQL for somebody who has the rights. With the default
 //! schema, the server's role (and every role that the
 //! [set-up hook](PostgresStoreBuilder::with_on_begin) switches to) needs:
