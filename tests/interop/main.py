@@ -30,7 +30,7 @@ ROOT = HERE.parent.parent
 class Row:
     """What became of one case."""
 
-    library: object
+    client: object
     scenario: object
     transport: str
     side: str
@@ -122,7 +122,7 @@ def main():
         elif not file.exists() or file.read_text() != text:
             print("note: docs/interop.md says other words than this run; `tests/run --interop -- --write` writes it")
     for row in failures:
-        print(f"{row.library.folder} {row.scenario.name} {row.transport} {row.side}: {row.failure}")
+        print(f"{row.client.folder} {row.scenario.name} {row.transport} {row.side}: {row.failure}")
     print(f"test result: {len(rows) - len(failures)} passed; {len(failures)} failed; {len(not_run)} ignored")
     if not_run:
         print(f"not run: {', '.join(library.title for library in not_run)}")

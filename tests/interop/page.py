@@ -74,16 +74,16 @@ def _cell(rows):
 
 
 def _head(rows):
-    shown = [library for library in LIBRARIES if any(row.library == library for row in rows)]
+    shown = [library for library in LIBRARIES if any(row.client == library for row in rows)]
     lines = []
     for scenario in ALL:
         cells = [
-            _cell([row for row in rows if row.scenario == scenario and row.library == library]) for library in shown
+            _cell([row for row in rows if row.scenario == scenario and row.client == library]) for library in shown
         ]
         lines.append([scenario.title, *cells])
     header = ["", *(_short(library.title) for library in shown)]
     dropped = next(scenario for scenario in ALL if scenario.name == "dropped")
-    others = {row.library.title for row in rows if row.scenario == dropped and row.note}
+    others = {row.client.title for row in rows if row.scenario == dropped and row.note}
     if others:
         said = f"After the dropped connection these libraries sent other bytes: {'; '.join(sorted(map(_short, others)))}."
     else:
@@ -106,7 +106,7 @@ def _snippets():
 def _seen(rows):
     lines = []
     for library in LIBRARIES:
-        of_library = [row for row in rows if row.library == library]
+        of_library = [row for row in rows if row.client == library]
         refusal = next(row.refusal for row in of_library if row.scenario.name == "other_arguments")
         replayed = next(row.answer for row in of_library if row.scenario.name == "cancel" and row.side == KEYED)
         lines.append([library.title, *_told(refusal), _replay(replayed)])

@@ -49,7 +49,7 @@ class Case:
     """One scenario with one library, over one transport, on one side."""
 
     driver: object
-    library: object
+    client: object
     transport: str
     side: str
     program: str
@@ -248,7 +248,7 @@ def other_arguments(case):
 @scenario("one key, two revisions", needs="revisions")
 def two_revisions(case):
     case.serve()
-    for name, revision in zip("ab", case.library.revisions):
+    for name, revision in zip("ab", case.client.revisions):
         case.connect(name, revision=revision)
         answer = case.call(name)
     return answer

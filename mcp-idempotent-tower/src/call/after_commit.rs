@@ -11,7 +11,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use tracing::Instrument as _;
 
 tokio::task_local! {
-    /// That of the call that this task runs, if it has a transaction.
+    /// The one for the call that this task runs, if that has a transaction.
     static CURRENT: Option<AfterCommit>;
 }
 

@@ -13,7 +13,7 @@ use super::{ToolResult, key::KeyMaker, refusal, schema::SchemaHash};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum RefusalForm {
-    /// The form that reaches whoever made the call's key. Client code, which puts its key into `_meta`, gets a
+    /// The form that the maker of the call's key can see. Client code, which puts its key into `_meta`, gets a
     /// JSON-RPC error. A model, which puts its key into an argument or sends none, gets a tool result with
     /// `isError`.
     #[default]

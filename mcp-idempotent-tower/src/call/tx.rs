@@ -106,7 +106,7 @@ impl<S: TransactionStore> fmt::Debug for Tx<S> {
 }
 
 impl AfterCommit {
-    /// That of the call that this task runs, for services, and for tools without extractors.
+    /// The transaction of the call that this task runs, for services, and for tools without extractors.
     ///
     /// # Errors
     ///

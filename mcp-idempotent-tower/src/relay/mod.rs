@@ -54,7 +54,7 @@
 //!     whatever the server then answers.
 //! 12. Progress of a running call reaches all callers who asked for it, each under its own token, and nobody
 //!     else. If the caller whose call was sent did not ask, the server reports none.
-//! 13. A refusal reaches whoever made the key: a JSON-RPC error if the key was in `_meta` or
+//! 13. A refusal takes the form that the maker of the key can see: a JSON-RPC error if the key was in `_meta` or
 //!     `params.idempotencyKey`, otherwise a result with `isError`, which models see.
 //!
 //! # Ends and bounds

@@ -57,7 +57,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens to the call of this record, whoever runs it.
+    /// Listens to the call of this record, no matter which caller runs it.
     pub(super) fn listen(&self, record: RecordId) {
         if self.record.set(record).is_ok() {
             let mut state = self.progress.state();

@@ -174,7 +174,7 @@ async fn pass_part(to: &Outlet, long: &mut Option<Turn>, bytes: &Bytes, is_last:
             long.insert(to.turn().await)
         }
     };
-    // Whoever has gone is noticed where lines are read.
+    // A peer that has gone is noticed where lines are read.
     let _ = turn.write(bytes).await;
     if is_last {
         *long = None;

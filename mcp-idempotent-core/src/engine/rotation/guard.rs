@@ -273,7 +273,7 @@ impl<S: Store> Guarding<S> {
                     let left = self.rules.retention.saturating_sub(age);
                     let mut completion = Completion::new(response, left);
                     completion.tombstone = self.rules.tombstone;
-                    // If it is fenced, whoever has it now finds the record too.
+                    // If it is fenced, its present holder finds the record too.
                     store.complete(lease, completion).await?;
                 }
                 self.release_mark().await

@@ -19,7 +19,7 @@ const KEPT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl<S: Store> Inner<S> {
     /// Announces that a process with only secret `number` serves. The process announces itself first
-    /// and then checks the secret again; whoever changes the secret looks for announcements afterwards.
+    /// and then checks the secret again; the one that changes the secret looks for announcements afterwards.
     /// So one of the two always notices the other.
     pub(super) async fn stay_unaware(
         &self,

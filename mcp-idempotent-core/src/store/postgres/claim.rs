@@ -132,7 +132,7 @@ fn replayed(row: &PgRow) -> Option<Record> {
     Some(Record::new(Fingerprint::from_stored(&fingerprint)?, state))
 }
 
-/// Rolls back without waiting for the answer, and gives the connection back. Whoever uses it next reads
+/// Rolls back without waiting for the answer, and gives the connection back. Its next user reads
 /// that answer first. So a replay takes one round trip.
 fn leave(store: &PostgresStore, mut session: Session) {
     let batch = Batch::new(store).steps([Step::RollBack]);

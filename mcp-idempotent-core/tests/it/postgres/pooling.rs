@@ -83,7 +83,7 @@ fn own_result(site: &Site, key: &str, size: usize) -> String {
     text
 }
 
-/// One call in transaction mode: runs it, or gets the result of whoever did.
+/// One call in transaction mode: runs it, or gets the result of the call that did.
 async fn call(site: &Site, process: &PostgresStore, claim: &Claim, text: &str) -> String {
     for _ in 0..LOOKS {
         let mut transaction = match process.begin(&claim.call, Some(claim)).await.unwrap() {

@@ -8,7 +8,7 @@ use super::database::{Database, claim, lease};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Its `expires_at` is still that of the claim.
+/// Its `expires_at` is still the one that the claim set.
 #[tokio::test]
 async fn a_sweep_passes_a_renewed_lease_by() {
     let database = Database::new().await;

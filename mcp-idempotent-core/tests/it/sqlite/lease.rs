@@ -40,7 +40,7 @@ async fn claims_and_takeovers_reach_the_disk_although_the_pool_is_less_durable()
     }
 }
 
-/// Whoever holds a lease that the backup does not know may still be at work.
+/// The holder of a lease that the backup does not know may still be at work.
 #[tokio::test]
 async fn a_restored_backup_gives_no_token_out_again() {
     let database = Database::new().await;

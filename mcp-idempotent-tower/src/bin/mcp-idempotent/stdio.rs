@@ -107,7 +107,7 @@ mod unix {
         }
     }
 
-    /// One direction of a stream socket, as clients give one to their servers in the place of a pipe.
+    /// One direction of a stream socket, as some clients give their servers instead of a pipe.
     struct Socket(AsyncFd<OwnedFd>);
 
     impl Socket {

@@ -135,7 +135,7 @@ impl Exchange {
                         Ok(Ok(()))
                     )
                 {
-                    // Whoever has gone needs no events; the record needs the answer.
+                    // A caller that has gone needs no events; the record needs the answer.
                     to = None;
                 }
                 if let Some(answer) = answer {

@@ -34,7 +34,7 @@ class Connection:
                 self.session = session
                 self._ready.set_result(None)
                 await self._closing.wait()
-        except BaseException as error:  # noqa: BLE001 - reported to whoever waits
+        except BaseException as error:  # noqa: BLE001 - reported to the caller
             if not self._ready.done():
                 self._ready.set_exception(error)
 

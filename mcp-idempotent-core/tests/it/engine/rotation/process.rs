@@ -71,7 +71,7 @@ impl Point {
         self.reached.load(Ordering::SeqCst)
     }
 
-    /// Lets whoever is stopped here go on, and stops nobody any more.
+    /// Lets a call that is stopped here go on, and stops no other.
     pub(in crate::engine) fn go(&self) {
         self.set.store(false, Ordering::SeqCst);
         self.go.notify_one();

@@ -1,4 +1,4 @@
-//! For whoever is on call: looks at the records of a store, and changes them.
+//! For the person on call: looks at the records of a store, and changes them.
 
 mod doctor;
 mod ls;
