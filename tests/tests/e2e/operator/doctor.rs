@@ -87,6 +87,22 @@ async fn a_redis_that_evicts_or_forgets_is_noticed() {
 }
 
 #[tokio::test]
+async fn several_at_once_find_nothing_wrong_with_each_other() {
+    let (sqlite, _store) = Place::sqlite().await;
+    let (postgres, _store) = Place::postgres().await;
+    let (redis, _store) = Place::redis();
+    for place in [&sqlite, &postgres, &redis] {
+        std::thread::scope(|scope| {
+            let running = Vec::from_iter((0..12).map(|_| scope.spawn(|| place.run(&["doctor"]))));
+            for one in running {
+                let did = one.join().unwrap();
+                assert_eq!(did.code, 0, "{did:?}");
+            }
+        });
+    }
+}
+
+#[tokio::test]
 async fn a_file_without_tables_is_wrong() {
     let place = Place::empty_sqlite();
     let store = SqliteStore::open(&place.store[1]).await.unwrap();

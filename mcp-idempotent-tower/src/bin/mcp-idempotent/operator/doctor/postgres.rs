@@ -1,14 +1,14 @@
 //! What can be wrong with Postgres.
 
-use std::time::Duration;
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    time::Duration,
+};
 
 use mcp_idempotent_tower::PostgresStore;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool, Row as _};
 
 use super::{Examined, Finding, clock, sweeping};
-
-/// Any number that nobody else locks.
-const LOCK: i64 = 0x6d63_7069_646f_6374;
 
 pub(super) async fn examine(store: &PostgresStore, pool: &PgPool, schema: &str) -> Examined {
     let mut largest_token = None;
@@ -81,6 +81,8 @@ async fn sessions(
     first: &mut PgConnection,
     second: &mut PgConnection,
 ) -> Result<Vec<Finding>, sqlx::Error> {
+    // Of this run alone, because another `doctor` may be at the same place.
+    let name = RandomState::new().hash_one(0).cast_signed();
     const PID: &str = "SELECT pg_catalog.pg_backend_pid()";
     const TRY: &str = "SELECT pg_catalog.pg_try_advisory_xact_lock($1)";
     let idle: i32 = sqlx::query_scalar(PID)
@@ -93,7 +95,7 @@ async fn sessions(
         .fetch_one(&mut *other)
         .await?;
     let mut this = first.begin().await?;
-    let lock = || sqlx::query_scalar(TRY).bind(LOCK).persistent(false);
+    let lock = || sqlx::query_scalar(TRY).bind(name).persistent(false);
     let mine: bool = lock().fetch_one(&mut *this).await?;
     let theirs: bool = lock().fetch_one(&mut *other).await?;
     this.rollback().await?;
