@@ -253,7 +253,7 @@ async fn record_after_rollback(
     let mark = Mark::new();
     let made_room = ours(store)
         .steps([Step::RollBack, Step::BeginReadCommitted])
-        .try_locks(store, Step::Open, claim)
+        .try_locks(store, Step::LockKey, claim)
         .call(Step::Expire, &Argument::record(claim))
         .call(Step::Seen, &[Argument::Bytes(claim.id.as_bytes())]);
     let batch = finish(made_room, mark, claim, completion);

@@ -85,19 +85,19 @@
 //! answer is [`Ended::Aborted`]. Begin such a transaction after the outside call and keep it short, or
 //! leave it at READ COMMITTED.
 
-// A first call passes `claim` (whose batch `tries` runs) and `end`. Both write a `batch`, whose
+// A first call passes `claim_transaction` (whose batch `tries` runs) and `end`. Both write a `batch`, whose
 // statements are in `sql/`, for a `connection` of the `store`. All other files are for failures, for
 // lease mode, and for operators.
 mod batch;
 mod bound;
 mod builder;
-mod claim;
+mod claim_lease;
+mod claim_transaction;
 mod clock;
 mod connection;
 mod end;
 mod error;
 mod fate;
-mod grant;
 mod lease;
 mod literal;
 mod lock;
@@ -149,7 +149,7 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
-        grant::claim(self, claim).await
+        claim_lease::claim(self, claim).await
     }
 
     async fn complete(
@@ -161,7 +161,7 @@ impl Store for PostgresStore {
     }
 
     async fn take_over(&self, claim: &Claim, token: i64) -> Result<Option<Lease>, StoreError> {
-        grant::take_over(self, claim, token).await
+        claim_lease::take_over(self, claim, token).await
     }
 
     async fn renew(&self, lease: &Lease, period: Duration) -> Result<LeaseEnd, StoreError> {
@@ -200,7 +200,7 @@ impl TransactionStore for PostgresStore {
         call: &CallInfo,
         claim: Option<&Claim>,
     ) -> Result<Claimed<PgTransaction>, StoreError> {
-        claim::begin(self, call, claim).await
+        claim_transaction::begin(self, call, claim).await
     }
 
     fn session_over(&self, transaction: &PgTransaction) -> Option<BoxFuture<'static, ()>> {

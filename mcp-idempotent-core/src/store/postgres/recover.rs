@@ -141,7 +141,7 @@ async fn look_once(
         let batch = batch.begin_short().steps([Step::Primary]);
         let batch = match (sought, transaction) {
             (Sought::Record(claim, _), _) => batch
-                .try_locks(store, Step::Open, claim)
+                .try_locks(store, Step::LockKey, claim)
                 .call(Step::LookUp, &Argument::record(claim)),
             (Sought::Completion(lease, mark), _) => {
                 let lock = store.inner.locks.of_transaction(mark);

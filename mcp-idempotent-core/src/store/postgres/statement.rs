@@ -48,8 +48,8 @@ enum Kind {
 
 steps! {
     Prepared {
-        Open = "open",
-        OpenUnlessSerializable = "open_unless_serializable",
+        LockKey = "lock_key",
+        ClaimTransaction = "claim_transaction",
         OpenUnclaimed = "open_unclaimed",
         Seen = "seen",
         Find = "find",
@@ -60,7 +60,7 @@ steps! {
         Doubt = "doubt",
         Settle = "settle",
         ExpireUnkept = "expire_unkept",
-        Claim = "claim",
+        ClaimLease = "claim_lease",
         TakeOver = "take_over",
         Renew = "renew",
         Complete = "complete",
@@ -81,7 +81,7 @@ steps! {
         TransactionStatus = "transaction_status",
         Holder = "holder",
         Rival = "rival",
-        Granted = "granted",
+        LostClaim = "lost_claim",
         GiveBack = "give_back",
         Unsettled = "unsettled",
         SweepEnded = "sweep_ended",

@@ -72,16 +72,16 @@ impl Obstacle {
     /// Reads the error of a batch that has only our own statements. If `stopped_at` is unknown, the
     /// codes that these raise on purpose still tell them apart.
     fn of(error: sqlx::Error, stopped_at: Option<Step>) -> Self {
-        use Step::{Claim, Open, OpenUnlessSerializable, Primary, Seen, TryLock};
+        use Step::{ClaimLease, ClaimTransaction, LockKey, Primary, Seen, TryLock};
         match (error::sqlstate(&error).as_deref(), stopped_at) {
             (Some(answer::NO), Some(Primary)) => Self::Refused(Refusal::IsStandby),
-            (Some(answer::NO), None | Some(Claim | Open | OpenUnlessSerializable | TryLock)) => {
+            (Some(answer::NO), None | Some(ClaimLease | ClaimTransaction | LockKey | TryLock)) => {
                 Self::Refused(Refusal::SameCallRuns)
             }
-            (Some(answer::KEY_BUSY), None | Some(Claim | Open | OpenUnlessSerializable)) => {
+            (Some(answer::KEY_BUSY), None | Some(ClaimLease | ClaimTransaction | LockKey)) => {
                 Self::Refused(Refusal::KeyIsHeld)
             }
-            (Some(answer::SERIALIZABLE), None | Some(OpenUnlessSerializable)) => {
+            (Some(answer::SERIALIZABLE), None | Some(ClaimTransaction)) => {
                 Self::Refused(Refusal::IsSerializable)
             }
             (Some(answer::SEEN), None | Some(Seen)) => Self::Refused(Refusal::RecordExists),

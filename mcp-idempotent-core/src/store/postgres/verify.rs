@@ -68,7 +68,7 @@ impl PostgresStore {
         for both in [true, false] {
             let begun = Batch::in_full(self).steps([Step::BeginReadCommitted, Step::Backend]);
             let excluded = if both {
-                begun.try_locks(self, Step::Open, &claim)
+                begun.try_locks(self, Step::LockKey, &claim)
             } else {
                 begun.call(Step::TryLock, &[key])
             };
@@ -169,7 +169,7 @@ fn write<'s>(store: &'s PostgresStore, claim: &Claim) -> Batch<'s> {
     let opened = Batch::in_full(store)
         .begin_short()
         .steps([Step::Primary, Step::Columns])
-        .try_locks(store, Step::Open, claim);
+        .try_locks(store, Step::LockKey, claim);
     finish(opened, Mark::new(), claim, &result())
         .call(Step::LookUp, &record)
         .call(Step::Trial, &record[..1])

@@ -1,5 +1,5 @@
-//! Granting a lease: a claim or a takeover that is durable before the handler starts. A grant whose answer
-//! was lost is found again by its mark, or given back.
+//! Claiming in lease mode: a claim or a takeover that is durable before the handler starts. If its answer was
+//! lost, the lease is found again by the claim's mark, or given back.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     batch::Batch,
     bound::from_now,
-    claim::{Told, refused_by},
+    claim_transaction::{Told, refused_by},
     connection::Session,
     literal::Argument,
     lock::Mark,
@@ -34,7 +34,7 @@ pub(super) async fn claim(
     let mut tries = Tries::new(store, "the claim failed");
     let mut session = tries.session().await?;
     let fingerprint = claim.fingerprint.to_stored();
-    let mut grant = Grant::new(store, claim, Step::Claim);
+    let mut sent = LeaseClaim::new(store, claim, Step::ClaimLease);
     let [of_key, of_call, key] = store.inner.locks.all_of(claim);
     let arguments = [
         of_key,
@@ -48,23 +48,23 @@ pub(super) async fn claim(
         Argument::interval(claim.in_doubt_retention),
         Argument::application(claim),
         Argument::scope(claim),
-        Argument::Integer(grant.mark.0),
+        Argument::Integer(sent.mark.0),
     ];
     let record = Argument::record(claim);
     // Whether a record that is past its end may be in the way.
     let mut makes_room = false;
     loop {
-        let granted = grant.run(&mut tries, session, |batch| {
+        let answered = sent.run(&mut tries, session, |batch| {
             let batch = if makes_room {
                 batch.call(Step::ExpireUnkept, &record)
             } else {
                 batch
             };
-            batch.call(Step::Claim, &arguments)
+            batch.call(Step::ClaimLease, &arguments)
         });
-        let (refused, refusal) = match granted.await? {
-            Granted::Lease(lease) => return Ok(Claimed::New(lease)),
-            Granted::Refused(session, refusal) => (session, refusal),
+        let (refused, refusal) = match answered.await? {
+            Answered::Lease(lease) => return Ok(Claimed::New(lease)),
+            Answered::Refused(session, refusal) => (session, refusal),
         };
         let told = refused_by(&mut tries, refused, refusal, claim, |batch| {
             let begun = batch.begin_short();
@@ -87,24 +87,24 @@ pub(super) async fn take_over(
     let mut tries = Tries::new(store, "the claim failed");
     let session = tries.session().await?;
     let fingerprint = claim.fingerprint.to_stored();
-    let mut grant = Grant::new(store, claim, Step::TakeOver);
+    let mut sent = LeaseClaim::new(store, claim, Step::TakeOver);
     let arguments = [
         Argument::Bytes(claim.id.as_bytes()),
         Argument::Integer(token),
         Argument::Bytes(&fingerprint),
         Argument::interval(claim.lease),
         Argument::interval(claim.in_doubt_retention),
-        Argument::Integer(grant.mark.0),
+        Argument::Integer(sent.mark.0),
     ];
-    let granted = grant.run(&mut tries, session, |batch| {
+    let answered = sent.run(&mut tries, session, |batch| {
         let locked = batch
             .steps([Step::Durably])
-            .try_locks(store, Step::Open, claim);
+            .try_locks(store, Step::LockKey, claim);
         locked.call(Step::TakeOver, &arguments)
     });
-    match granted.await? {
-        Granted::Lease(lease) => Ok(Some(lease)),
-        Granted::Refused(mut session, _) => {
+    match answered.await? {
+        Answered::Lease(lease) => Ok(Some(lease)),
+        Answered::Refused(mut session, _) => {
             if tries.roll_back(&mut session).await.is_ok() {
                 session.release();
             }
@@ -113,15 +113,15 @@ pub(super) async fn take_over(
     }
 }
 
-/// What came of a statement that grants a lease.
-enum Granted {
+/// What came of a claim.
+enum Answered {
     Lease(Lease),
     /// The connection may be inside an aborted transaction.
     Refused(Session, Refusal),
 }
 
-/// A statement that grants a lease, and the mark by which its record is recognised.
-struct Grant<'a> {
+/// A statement that claims a lease, and the mark by which its record is recognised.
+struct LeaseClaim<'a> {
     store: &'a PostgresStore,
     claim: &'a Claim,
     step: Step,
@@ -130,7 +130,7 @@ struct Grant<'a> {
     is_open: bool,
 }
 
-impl<'a> Grant<'a> {
+impl<'a> LeaseClaim<'a> {
     fn new(store: &'a PostgresStore, claim: &'a Claim, step: Step) -> Self {
         Self {
             store,
@@ -148,7 +148,7 @@ impl<'a> Grant<'a> {
         tries: &mut Tries<'a>,
         session: Session,
         change: impl Fn(Batch<'a>) -> Batch<'a>,
-    ) -> Result<Granted, StoreError> {
+    ) -> Result<Answered, StoreError> {
         let claim = self.claim;
         let outcome = tries.run(session, Purpose::Commit, |batch, _| {
             change(batch.begin_short()).steps([Step::Commit])
@@ -164,7 +164,7 @@ impl<'a> Grant<'a> {
             Outcome::Refused(session, refusal) => (session, refusal),
         };
         if !self.is_open {
-            return Ok(Granted::Refused(session, refusal));
+            return Ok(Answered::Refused(session, refusal));
         }
         let arguments = [
             Argument::Bytes(claim.id.as_bytes()),
@@ -174,25 +174,25 @@ impl<'a> Grant<'a> {
         let failed = |error| self.store.error("the claim could not be looked for", error);
         tries.roll_back(&mut session).await.map_err(failed)?;
         let found = tries.run(session, Purpose::Read, |batch, _| {
-            batch.call(Step::Granted, &arguments)
+            batch.call(Step::LostClaim, &arguments)
         });
         let (session, answer) = found.await?.through();
-        match answer.row(Step::Granted) {
+        match answer.row(Step::LostClaim) {
             Some(row) => self.lease(session, row),
-            None => Ok(Granted::Refused(session, refusal)),
+            None => Ok(Answered::Refused(session, refusal)),
         }
     }
 
-    fn lease(&mut self, session: Session, row: &PgRow) -> Result<Granted, StoreError> {
-        let lease = granted(self.claim, row)
+    fn lease(&mut self, session: Session, row: &PgRow) -> Result<Answered, StoreError> {
+        let lease = claimed(self.claim, row)
             .map_err(|error| self.store.error("the claim could not be read", error))?;
         self.is_open = false;
         session.release();
-        Ok(Granted::Lease(lease))
+        Ok(Answered::Lease(lease))
     }
 }
 
-impl Drop for Grant<'_> {
+impl Drop for LeaseClaim<'_> {
     /// Nobody will run under a lease whose answer was lost for good, so it is given back, and its record
     /// is not in doubt.
     fn drop(&mut self) {
@@ -233,7 +233,7 @@ async fn give_back(store: PostgresStore, claim: Claim, step: Step, mark: Mark) {
         let given = tries.run(session, Purpose::Commit, |batch, _| {
             let opened = batch.begin_short();
             opened
-                .try_locks(&store, Step::Open, &claim)
+                .try_locks(&store, Step::LockKey, &claim)
                 .call(Step::GiveBack, &arguments)
                 .steps([Step::Commit])
         });
@@ -253,7 +253,7 @@ async fn give_back(store: PostgresStore, claim: Claim, step: Step, mark: Mark) {
     );
 }
 
-fn granted(claim: &Claim, row: &PgRow) -> Result<Lease, sqlx::Error> {
+fn claimed(claim: &Claim, row: &PgRow) -> Result<Lease, sqlx::Error> {
     let (token, origin) = (row.try_get(0)?, row.try_get(1)?);
     Ok(Lease::new(claim.id, token).after(origin, attempts(row, 2)?))
 }

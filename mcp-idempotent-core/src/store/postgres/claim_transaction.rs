@@ -153,13 +153,13 @@ fn opening<'s>(
 ) -> Batch<'s> {
     let batch = batch.steps([Step::Begin]);
     let batch = match claim {
-        Some(claim) if serializable => batch.try_locks(store, Step::Open, claim),
+        Some(claim) if serializable => batch.try_locks(store, Step::LockKey, claim),
         Some(claim) => {
             // If our BEGIN sets the level, there is nothing to find out.
             let step = if store.asks_for_isolation() {
-                Step::OpenUnlessSerializable
+                Step::ClaimTransaction
             } else {
-                Step::Open
+                Step::LockKey
             };
             let batch = batch.try_locks(store, step, claim);
             let step = if reads_rows { Step::Find } else { Step::Seen };

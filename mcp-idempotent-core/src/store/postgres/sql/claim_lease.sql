@@ -10,7 +10,7 @@
 -- $10 pg_catalog.text  application
 -- $11 pg_catalog.text  scope
 -- $12 bigint           mark of the claim
--- Takes the locks, and claims the key durably. Only a released record may be replaced, while it
+-- The claim in lease mode: takes the locks, and claims the key durably. Only a released record may be replaced, while it
 -- is kept. In every other case there is no row, and the claim concludes that a record exists: the look says so without a write,
 -- and in a race the conflict does, which sees what the snapshot of this statement does not. So the
 -- locks need no statement of their own.
