@@ -22,7 +22,7 @@ fn main() {
             .with_waiter_limits(usize::MAX, usize::MAX)
             .build();
         let key = fresh_key();
-        let first = engine.begin(request(&engine, &key, &ARGUMENTS)).await;
+        let first = engine.begin_lease(request(&engine, &key, &ARGUMENTS)).await;
         assert!(matches!(first, Begun::Attempt(_)), "{first:?}");
         let before = resident();
         let task = wait(&engine, &key, WAITING).await;
@@ -50,7 +50,7 @@ async fn wait(engine: &Engine<MemoryStore>, key: &str, count: usize) -> usize {
             async move {
                 let request = request(&engine, &key, &ARGUMENTS);
                 drop(key);
-                drop(engine.begin(request).await);
+                drop(engine.begin_lease(request).await);
             }
         };
         size = size_of_val(&future);

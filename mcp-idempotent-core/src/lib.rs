@@ -6,7 +6,7 @@
 //!
 //! 1. The caller's key (or its canonical arguments) becomes an [`Identity`]: which record this call
 //!    belongs to, and what exactly was asked.
-//! 2. [`Engine::begin`] or [`Engine::begin_transaction`] returns the recorded result, a refusal, or
+//! 2. [`Engine::begin_lease`] or [`Engine::begin_transaction`] returns the recorded result, a refusal, or
 //!    an open attempt.
 //! 3. The handler runs once, under that attempt. Duplicates in this process join it.
 //! 4. [`TransactionAttempt::finish`] (or [`LeaseAttempt::finish`]) records the result. In

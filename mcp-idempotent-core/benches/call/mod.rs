@@ -110,7 +110,7 @@ pub(crate) async fn in_transaction<S: TransactionStore>(
 
 /// A call in lease mode, whose handler does nothing.
 pub(crate) async fn under_lease<S: Store>(engine: &Engine<S>, request: Request<'_>) -> Answer {
-    match engine.begin(request).await {
+    match engine.begin_lease(request).await {
         Begun::Answer(answer) => answer,
         Begun::Attempt(mut attempt) => {
             attempt.run(async {}).await.expect("the handler");
@@ -136,10 +136,11 @@ pub(crate) fn expect_refused(answer: Answer) {
 /// from the first one's end until it has its answer.
 pub(crate) async fn joining<S: Store>(engine: &Engine<S>, calls: u32) -> Duration {
     let key = fresh_key();
-    let Begun::Attempt(mut first) = engine.begin(request(engine, &key, &ARGUMENTS)).await else {
+    let Begun::Attempt(mut first) = engine.begin_lease(request(engine, &key, &ARGUMENTS)).await
+    else {
         panic!("a fresh key is free");
     };
-    let join = async || match engine.begin(request(engine, &key, &ARGUMENTS)).await {
+    let join = async || match engine.begin_lease(request(engine, &key, &ARGUMENTS)).await {
         Begun::Answer(answer) => expect_replayed(answer),
         other => panic!("the call runs already: {other:?}"),
     };

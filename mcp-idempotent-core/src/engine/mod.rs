@@ -78,7 +78,7 @@ struct Inner<S> {
     flights: Arc<Flights>,
     /// How many new calls a scope may begin, if that is limited.
     quota: Option<Arc<Quota>>,
-    heart: Arc<Heart<S>>,
+    heart: Arc<Heart>,
 }
 
 impl<S: Store> Engine<S> {

@@ -107,7 +107,7 @@ async fn a_call_under_rules_that_cannot_hold_is_refused_and_does_not_run() {
             &CanonicalArguments::new(None, &[]),
         );
         let request = Request::new(CallInfo::new("tool", scope), identity, &policy);
-        let Begun::Answer(Answer::Refused(refusal)) = engine.begin(request).await else {
+        let Begun::Answer(Answer::Refused(refusal)) = engine.begin_lease(request).await else {
             panic!("it must not run");
         };
         assert_eq!(refusal.kind(), ErrorKind::Misconfigured);

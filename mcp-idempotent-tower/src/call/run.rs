@@ -110,7 +110,7 @@ where
                     Some(verify) => request.with_verify(verify as &dyn Verify),
                     None => request,
                 };
-                match rules.idempotency.engine.begin(request).await {
+                match rules.idempotency.engine.begin_lease(request).await {
                     Begun::Attempt(attempt) => Ok(Ok(attempt)),
                     Begun::Answer(answer) => Err(Reply::without_running(answer)),
                     Begun::FailOpen => Ok(Err((info, None))),

@@ -7,9 +7,9 @@ use tracing::Instrument as _;
 
 use super::{
     end::LeaseAttempt,
+    end_on_drop::EndOnDrop,
     heart::Heart,
     held::{Held, SeedOf, Terms},
-    owned::OwnedLease,
     verify::{self, Verified},
 };
 use crate::{
@@ -49,7 +49,7 @@ impl<S: Store> Engine<S> {
     /// Begins a call in lease mode. The claim is durable before the handler runs.
     ///
     /// Dropping the future leaves nothing behind: if a claim was on its way, it is released.
-    pub async fn begin(&self, request: Request<'_>) -> Begun<S> {
+    pub async fn begin_lease(&self, request: Request<'_>) -> Begun<S> {
         // A lease must outlive any transaction that blocks its renewal.
         if let Err(refusal) = request.check_policy(self.inner.store.transaction_limit()) {
             let observed = request.observe(&self.inner.application, Mode::Lease);
@@ -134,7 +134,7 @@ impl<S: Store> Inner<S> {
         claim: Claim,
         under: Option<Under>,
         claiming: Claiming,
-    ) -> Result<Claimed<OwnedLease<S>>, Failed> {
+    ) -> Result<Claimed<EndOnDrop<S>>, Failed> {
         let mut tries = 0;
         let mut in_doubt = None;
         loop {
@@ -201,7 +201,7 @@ impl<S: Store> Inner<S> {
         claiming: Claiming,
         asked: Instant,
         in_doubt: bool,
-    ) -> OwnedLease<S> {
+    ) -> EndOnDrop<S> {
         // The downstream keys are the same for every process that may make an attempt at this call.
         let seed_of = match (&under, &self.rotation) {
             (Some(under), Some(rotation)) => SeedOf {
@@ -219,7 +219,7 @@ impl<S: Store> Inner<S> {
         };
         let in_doubt = in_doubt || under.as_ref().is_some_and(|under| under.in_doubt);
         let held = Arc::new(Held::new(
-            (Arc::clone(&self.store), Arc::<Heart<S>>::clone(&self.heart)),
+            (Arc::clone(&self.store), Arc::<Heart>::clone(&self.heart)),
             lease,
             claiming.terms,
             asked,
@@ -227,8 +227,9 @@ impl<S: Store> Inner<S> {
             claim,
             under.map(|under| under.guard),
         ));
-        self.heart.keep(&held);
-        OwnedLease {
+        let kept: Arc<Held> = Arc::<Held<Arc<S>>>::clone(&held);
+        self.heart.keep(&kept);
+        EndOnDrop {
             held,
             in_doubt,
             started: false,

@@ -5,7 +5,7 @@ use std::future::Future;
 use bytes::Bytes;
 use tracing::Instrument as _;
 
-use super::{handle::LeaseHandle, owned::OwnedLease};
+use super::{end_on_drop::EndOnDrop, handle::LeaseHandle};
 use crate::{
     answer::Answer,
     engine::{
@@ -26,12 +26,12 @@ use crate::{
 /// One attempt in lease mode. If it is dropped after the handler has started, the record is in
 /// doubt.
 pub struct LeaseAttempt<S: Store> {
-    owned: OwnedLease<S>,
+    owned: EndOnDrop<S>,
     lead: Box<Lead>,
 }
 
 impl<S: Store> LeaseAttempt<S> {
-    pub(super) const fn new(owned: OwnedLease<S>, lead: Box<Lead>) -> Self {
+    pub(super) const fn new(owned: EndOnDrop<S>, lead: Box<Lead>) -> Self {
         Self { owned, lead }
     }
 
@@ -61,10 +61,10 @@ impl<S: Store> LeaseAttempt<S> {
             guard.started();
         }
         let (held, lead) = (&self.owned.held, &self.lead);
-        let over = held.watch.transaction().over();
+        let over = held.transaction().over();
         let handler = handler::run(lead.identity.id, &lead.observed, over, handler);
         let lost = async {
-            held.watch.lost().await;
+            held.lost().await;
             lead.resign();
             std::future::pending().await
         };
@@ -93,15 +93,14 @@ impl<S: Store> LeaseAttempt<S> {
 }
 
 async fn end<S: Store, R: HandlerResult + ?Sized>(
-    mut owned: OwnedLease<S>,
+    mut owned: EndOnDrop<S>,
     mut lead: Lead,
     result: &R,
     observed: &mut ObservedCall,
 ) -> Answer {
     let kind = result.kind();
-    let watch = &owned.held.watch;
-    watch.returned();
-    let transaction = match watch.transaction().close() {
+    owned.held.returned();
+    let transaction = match owned.held.transaction().close() {
         Left::Nothing => None,
         Left::Transaction(transaction) => Some(transaction),
         Left::StillHeld => {
@@ -175,7 +174,7 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
 }
 
 async fn complete<S: Store>(
-    mut owned: OwnedLease<S>,
+    mut owned: EndOnDrop<S>,
     mut lead: Lead,
     response: Bytes,
     observed: &mut ObservedCall,
@@ -207,13 +206,13 @@ async fn complete<S: Store>(
 /// The handler has acted outside the store, and its writes commit together with the record. If they
 /// do not commit, the outside call may still have happened.
 async fn complete_with<S: Store>(
-    mut owned: OwnedLease<S>,
+    mut owned: EndOnDrop<S>,
     transaction: Box<dyn Ending>,
     mut lead: Lead,
     response: Bytes,
     observed: &mut ObservedCall,
 ) -> Answer {
-    let lease = owned.held.watch.lease.clone();
+    let lease = owned.held.lease.clone();
     let end = End::Complete(lease, lead.completion(&response));
     match transaction.end(end).await {
         Ended::AsAsked(at) => {
@@ -247,8 +246,8 @@ async fn complete_with<S: Store>(
 }
 
 /// Calls that joined are told what a record in doubt means to them.
-pub(super) fn share_doubt<S: Store>(lead: Lead, owned: &OwnedLease<S>) {
-    let lease = &owned.held.watch.lease;
+pub(super) fn share_doubt<S: Store>(lead: Lead, owned: &EndOnDrop<S>) {
+    let lease = &owned.held.lease;
     lead.share_state(RecordState::InDoubt {
         token: lease.token,
         attempts: lease.attempts,

@@ -1,31 +1,22 @@
 //! The handler's view of its lease.
 
-use std::{any::Any, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
-use futures_util::future::BoxFuture;
-use tokio::time::{Instant, timeout_at};
-
-use super::held::{AnyHeld, Held, NotCurrent, Watch};
+use super::held::{Held, NotCurrent};
 use crate::{
-    engine::late::BeginError,
-    engine::lent::Borrowed,
-    fingerprint::DownstreamKey,
-    store::{Store, StoreError, StoreErrorKind, TransactionStore},
+    engine::late::BeginError, engine::lent::Borrowed, fingerprint::DownstreamKey,
+    store::TransactionStore,
 };
-
-/// When a handler asks about its lease, it waits for the store at least this long, even if the lease
-/// may have ended by this process's clock.
-const SHORTEST_ANSWER: Duration = Duration::from_secs(1);
 
 /// What a handler in lease mode can find out about its attempt, and do with it. Cheap to clone. A
 /// clone may outlive the attempt; it is then no longer current.
 #[derive(Clone)]
 pub struct LeaseHandle {
-    held: Arc<dyn AnyHeld>,
+    held: Arc<Held>,
 }
 
 impl LeaseHandle {
-    pub(super) fn new<S: Store>(held: Arc<Held<S>>) -> Self {
+    pub(super) const fn new(held: Arc<Held>) -> Self {
         Self { held }
     }
 
@@ -34,7 +25,7 @@ impl LeaseHandle {
     /// but must not change the name later: calls that are under way would then be made twice.
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> DownstreamKey {
-        self.held.watch().downstream_key(step)
+        self.held.downstream_key(step)
     }
 
     /// Asks the store now whether this attempt still has its lease, and renews it. Call it right
@@ -69,30 +60,29 @@ impl LeaseHandle {
     /// [`BeginError`]. The outside call may have been made already. The policy's
     /// [`OnError`](crate::OnError) then decides what is recorded.
     pub async fn begin<S: TransactionStore>(&self) -> Result<Borrowed<S>, BeginError> {
-        let watch = self.held.watch();
-        let store = self
-            .held
-            .store()
+        let held = &self.held;
+        let store = held
+            .store
+            .any()
             .downcast::<Arc<S>>()
             .map_err(|_| BeginError::AnotherStore)?;
-        if watch.is_lost() {
+        if held.is_lost() {
             return Err(BeginError::Ended);
         }
-        watch.transaction().begin(&store, &watch.call).await
+        held.transaction().begin(&store, &held.call).await
     }
 
     /// Resolves when the lease is lost while the attempt is running, and never otherwise.
     pub async fn lost(&self) {
-        self.held.watch().lost().await;
+        self.held.lost().await;
     }
 
     /// Resolves when the handler should stop: its lease is lost, or its [transaction](Self::begin) can
     /// no longer be committed, or the time for that transaction is nearly over.
     pub async fn told_to_stop(&self) {
-        let watch = self.held.watch();
         tokio::select! {
-            () = watch.lost() => {}
-            () = watch.transaction().told_to_stop() => {}
+            () = self.held.lost() => {}
+            () = self.held.transaction().told_to_stop() => {}
         }
     }
 
@@ -100,20 +90,20 @@ impl LeaseHandle {
     /// [`ensure_current`](Self::ensure_current).
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.held.watch().is_lost()
+        self.held.is_lost()
     }
 
     /// Which attempt at this call this is; the first is 1.
     #[must_use]
     pub fn number(&self) -> u32 {
-        self.held.watch().lease.attempts
+        self.held.lease.attempts
     }
 
     /// The fencing token. It grows with each attempt, and a store never uses one twice. A system
     /// that can compare tokens can refuse a late attempt.
     #[must_use]
     pub fn token(&self) -> i64 {
-        self.held.watch().lease.token
+        self.held.lease.token
     }
 }
 
@@ -124,40 +114,5 @@ impl fmt::Debug for LeaseHandle {
             .field("number", &self.number())
             .field("lost", &self.is_lost())
             .finish_non_exhaustive()
-    }
-}
-
-impl<S: Store> AnyHeld for Held<S> {
-    fn watch(&self) -> &Watch {
-        &self.watch
-    }
-
-    fn renew_now(&self) -> BoxFuture<'_, Result<(), NotCurrent>> {
-        Box::pin(async {
-            let watch = &self.watch;
-            if watch.is_lost() || watch.has_returned() {
-                return Err(NotCurrent::Fenced);
-            }
-            // In this store an open transaction blocks all other writes, so a renewal would wait for
-            // the very handler that asks. The commit of the open transaction is guarded anyway.
-            if self.store.transaction_limit().is_some() && watch.transaction().is_open() {
-                return Ok(());
-            }
-            let bound = Instant::now() + watch.left().max(SHORTEST_ANSWER);
-            timeout_at(bound, self.renew()).await.unwrap_or_else(|_| {
-                Err(NotCurrent::Unconfirmed(StoreError::new(
-                    StoreErrorKind::Unavailable,
-                    "the store did not answer before the lease ended",
-                )))
-            })?;
-            match &self.guard {
-                Some(guard) => guard.renew_now().await,
-                None => Ok(()),
-            }
-        })
-    }
-
-    fn store(&self) -> Box<dyn Any> {
-        Box::new(Arc::clone(&self.store))
     }
 }

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::held::{Held, NotCurrent, lock};
-use crate::{store::Store, telemetry};
+use crate::telemetry;
 
 /// How many times the leases are checked within the shortest of their heartbeats.
 const LOOKS_PER_HEARTBEAT: u32 = 4;
@@ -30,20 +30,20 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const SHORTEST_TRY: Duration = Duration::from_secs(1);
 
 /// Renews its leases until they end.
-pub(in crate::engine) struct Heart<S> {
-    state: Mutex<State<S>>,
+pub(in crate::engine) struct Heart {
+    state: Mutex<State>,
     sooner: Notify,
 }
 
-struct State<S> {
-    leases: Vec<Weak<Held<S>>>,
+struct State {
+    leases: Vec<Weak<Held>>,
     /// Zero if no task is running.
     look_every: Duration,
 }
 
-impl<S> State<S> {
+impl State {
     /// Leases that have ended are removed at each check, and also here, before the list grows.
-    fn push(&mut self, held: Weak<Held<S>>) {
+    fn push(&mut self, held: Weak<Held>) {
         if self.leases.len() == self.leases.capacity() {
             self.leases.retain(|held| held.strong_count() > 0);
             self.leases.reserve(self.leases.len().max(16));
@@ -52,7 +52,7 @@ impl<S> State<S> {
     }
 }
 
-impl<S: Store> Heart<S> {
+impl Heart {
     pub(in crate::engine) fn new() -> Self {
         Self {
             state: Mutex::new(State {
@@ -63,9 +63,9 @@ impl<S: Store> Heart<S> {
         }
     }
 
-    /// Renews a lease until [`Watch::end`](super::held::Watch::end), or until its last owner drops
+    /// Renews a lease until [`Watch::end`](super::held::Held::end), or until its last owner drops
     /// it.
-    pub(in crate::engine) fn keep(self: &Arc<Self>, held: &Arc<Held<S>>) {
+    pub(in crate::engine) fn keep(self: &Arc<Self>, held: &Arc<Held>) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
@@ -91,7 +91,7 @@ impl<S: Store> Heart<S> {
         drop(runtime.spawn(async {}));
     }
 
-    async fn run(mut running: Running<S>) {
+    async fn run(mut running: Running) {
         let mut idle = 0;
         while let Some(this) = running.heart() {
             let next = Instant::now() + lock(&this.state).look_every;
@@ -117,21 +117,21 @@ impl<S: Store> Heart<S> {
     }
 }
 
-impl<S: Store> State<S> {
+impl State {
     /// Removes leases that have ended, and returns those to renew now.
-    fn look(&mut self) -> Vec<Arc<Held<S>>> {
+    fn look(&mut self) -> Vec<Arc<Held>> {
         let now = Instant::now();
         let (mut due, mut shortest) = (Vec::new(), None);
         self.leases.retain(|held| {
             let Some(held) = held.upgrade() else {
                 return false;
             };
-            if held.watch.is_over() {
+            if held.is_over() {
                 return false;
             }
             let every = look_every(&held);
             shortest = Some(shortest.map_or(every, |shortest: Duration| shortest.min(every)));
-            if held.watch.due() <= now && !held.watch.renewing.swap(true, Ordering::AcqRel) {
+            if held.due() <= now && !held.renewing.swap(true, Ordering::AcqRel) {
                 due.push(held);
             }
             true
@@ -143,21 +143,21 @@ impl<S: Store> State<S> {
     }
 }
 
-fn look_every<S>(held: &Held<S>) -> Duration {
-    (held.watch.terms.heartbeat / LOOKS_PER_HEARTBEAT).max(SHORTEST_LOOK)
+fn look_every(held: &Held) -> Duration {
+    (held.terms.heartbeat / LOOKS_PER_HEARTBEAT).max(SHORTEST_LOOK)
 }
 
 /// Lives as long as the task. A runtime that shuts down drops it. The next lease then starts the
 /// task again, in its own runtime.
-struct Running<S>(Option<Weak<Heart<S>>>);
+struct Running(Option<Weak<Heart>>);
 
-impl<S> Running<S> {
-    fn heart(&self) -> Option<Arc<Heart<S>>> {
+impl Running {
+    fn heart(&self) -> Option<Arc<Heart>> {
         self.0.as_ref().and_then(Weak::upgrade)
     }
 }
 
-impl<S> Drop for Running<S> {
+impl Drop for Running {
     fn drop(&mut self) {
         if let Some(heart) = self.heart() {
             lock(&heart.state).look_every = Duration::ZERO;
@@ -167,41 +167,41 @@ impl<S> Drop for Running<S> {
 
 /// Held while a lease is being renewed. The background task does not renew it a second time
 /// meanwhile.
-struct Renewing<S>(Arc<Held<S>>);
+struct Renewing(Arc<Held>);
 
-impl<S> Drop for Renewing<S> {
+impl Drop for Renewing {
     fn drop(&mut self) {
-        self.0.watch.renewing.store(false, Ordering::Release);
+        self.0.renewing.store(false, Ordering::Release);
     }
 }
 
 /// Renews one lease, with as many attempts as it takes, until the lease ends.
-async fn renew<S: Store>(renewing: Renewing<S>) {
+async fn renew(renewing: Renewing) {
     let held = &renewing.0;
     let mut pause = FIRST_PAUSE;
-    while !held.watch.is_over() {
+    while !held.is_over() {
         // The handler may have renewed it in the meantime.
-        let left = held.watch.left();
+        let left = held.left();
         if left.is_zero() {
-            held.watch.lose("it could not be renewed in time");
+            held.lose("it could not be renewed in time");
             return;
         }
         match timeout((left / 2).max(SHORTEST_TRY).min(left), held.renew()).await {
             Ok(Ok(()) | Err(NotCurrent::Fenced)) => return,
             Ok(Err(NotCurrent::Unconfirmed(error))) => {
-                held.watch.count(telemetry::renewal_failed);
+                held.count(telemetry::renewal_failed);
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    tool = &*held.watch.call.tool,
+                    tool = &*held.call.tool,
                     "a lease could not be renewed; trying again"
                 );
-                sleep(pause.min(held.watch.left())).await;
+                sleep(pause.min(held.left())).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
             Err(_) => {
-                held.watch.count(telemetry::renewal_failed);
+                held.count(telemetry::renewal_failed);
                 tracing::warn!(
-                    tool = &*held.watch.call.tool,
+                    tool = &*held.call.tool,
                     "the store is taking too long to renew a lease; trying again"
                 );
             }

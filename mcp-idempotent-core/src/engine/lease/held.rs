@@ -11,15 +11,22 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 use crate::{
     engine::late::LateTransaction,
     fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
     scope::Application,
-    store::{CallInfo, Claim, Lease, LeaseEnd, Store, StoreError},
+    store::{CallInfo, Claim, Lease, LeaseEnd, Store, StoreError, StoreErrorKind},
     telemetry,
 };
+
+/// When a handler asks about its lease, it waits for the store at least this long, even if the lease
+/// may have ended by this process's clock.
+const SHORTEST_ANSWER: Duration = Duration::from_secs(1);
 
 /// Why a handler cannot be sure of its lease.
 #[derive(Debug)]
@@ -68,25 +75,37 @@ pub(in crate::engine) struct SeedOf {
     pub(in crate::engine) secret: Option<Secret>,
 }
 
-/// A lease, with the store that granted it.
-pub(in crate::engine) struct Held<S> {
-    pub(in crate::engine) store: Arc<S>,
-    pub(in crate::engine) watch: Watch,
-    /// A second lease that the attempt needs, under another id.
-    pub(super) guard: Option<Arc<dyn AnyHeld>>,
-    /// Keeps the heartbeat alive, so that the lease is renewed even if the engine is gone.
-    _heart: Arc<dyn Any + Send + Sync>,
-}
+/// What a lease needs of its store, whatever the store's type is.
+pub(in crate::engine) trait LeaseStore: Send + Sync {
+    fn renew<'a>(
+        &'a self,
+        lease: &'a Lease,
+        period: Duration,
+    ) -> BoxFuture<'a, Result<LeaseEnd, StoreError>>;
 
-/// A [`Held`] for any type of store.
-pub(in crate::engine) trait AnyHeld: Send + Sync {
-    fn watch(&self) -> &Watch;
-
-    /// Asks the store whether the lease, and its guard, are current, and renews both.
-    fn renew_now(&self) -> BoxFuture<'_, Result<(), NotCurrent>>;
+    /// Whether an open transaction blocks all other writes.
+    fn is_blocked_by_transactions(&self) -> bool;
 
     /// An `Arc` of the store.
-    fn store(&self) -> Box<dyn Any>;
+    fn any(&self) -> Box<dyn Any>;
+}
+
+impl<S: Store> LeaseStore for Arc<S> {
+    fn renew<'a>(
+        &'a self,
+        lease: &'a Lease,
+        period: Duration,
+    ) -> BoxFuture<'a, Result<LeaseEnd, StoreError>> {
+        Box::pin(S::renew(self, lease, period))
+    }
+
+    fn is_blocked_by_transactions(&self) -> bool {
+        self.transaction_limit().is_some()
+    }
+
+    fn any(&self) -> Box<dyn Any> {
+        Box::new(Self::clone(self))
+    }
 }
 
 /// How far an attempt has got. Its lease and its guard share this: if one of them is lost, so is the
@@ -100,8 +119,8 @@ struct Course {
     transaction: LateTransaction,
 }
 
-/// The part that does not depend on the store's type.
-pub(in crate::engine) struct Watch {
+/// A lease that this process holds, with the store that granted it: an `Arc` of a type of store, or any.
+pub(in crate::engine) struct Held<S: ?Sized = dyn LeaseStore> {
     pub(in crate::engine) lease: Lease,
     pub(super) terms: Terms,
     pub(super) call: CallInfo,
@@ -116,9 +135,14 @@ pub(in crate::engine) struct Watch {
     ended: AtomicBool,
     /// The heart is renewing it now.
     pub(super) renewing: AtomicBool,
+    /// A second lease that the attempt needs, under another id.
+    guard: Option<Arc<Held>>,
+    /// Keeps the heartbeat alive, so that the lease is renewed even if the engine is gone.
+    _heart: Arc<dyn Any + Send + Sync>,
+    pub(in crate::engine) store: S,
 }
 
-impl<S: Store> Held<S> {
+impl<S: Store> Held<Arc<S>> {
     /// A lease that was requested at `asked`, for an attempt that also needs `guard`.
     pub(in crate::engine) fn new(
         (store, heart): (Arc<S>, Arc<dyn Any + Send + Sync>),
@@ -127,50 +151,72 @@ impl<S: Store> Held<S> {
         asked: Instant,
         seed_of: SeedOf,
         claim: &Claim,
-        guard: Option<Arc<dyn AnyHeld>>,
+        guard: Option<Arc<Held>>,
     ) -> Self {
         let course = match &guard {
-            Some(guard) => Arc::clone(&guard.watch().course),
+            Some(guard) => Arc::clone(&guard.course),
             None => Arc::default(),
         };
         Self {
-            store,
+            ends: Mutex::new(asked + terms.lease),
+            lease,
+            terms,
+            call: claim.call.clone(),
+            application: claim.application.clone(),
+            course,
+            seed: OnceLock::new(),
+            seed_of,
+            ended: AtomicBool::new(false),
+            renewing: AtomicBool::new(false),
             guard,
-            watch: Watch {
-                ends: Mutex::new(asked + terms.lease),
-                lease,
-                terms,
-                call: claim.call.clone(),
-                application: claim.application.clone(),
-                course,
-                seed: OnceLock::new(),
-                seed_of,
-                ended: AtomicBool::new(false),
-                renewing: AtomicBool::new(false),
-            },
             _heart: heart,
+            store,
         }
+    }
+}
+
+impl<S: LeaseStore + ?Sized> Held<S> {
+    /// Asks the store now whether the lease, and its guard, are current, and renews both.
+    pub(super) fn renew_now(&self) -> BoxFuture<'_, Result<(), NotCurrent>> {
+        Box::pin(async {
+            if self.is_lost() || self.has_returned() {
+                return Err(NotCurrent::Fenced);
+            }
+            // A renewal would wait for the very handler that asks. The commit of the open transaction is
+            // guarded anyway.
+            if self.store.is_blocked_by_transactions() && self.transaction().is_open() {
+                return Ok(());
+            }
+            let bound = Instant::now() + self.left().max(SHORTEST_ANSWER);
+            timeout_at(bound, self.renew()).await.unwrap_or_else(|_| {
+                Err(NotCurrent::Unconfirmed(StoreError::new(
+                    StoreErrorKind::Unavailable,
+                    "the store did not answer before the lease ended",
+                )))
+            })?;
+            match &self.guard {
+                Some(guard) => guard.renew_now().await,
+                None => Ok(()),
+            }
+        })
     }
 
     /// Asks the store to extend the lease to its full length from now.
     pub(super) async fn renew(&self) -> Result<(), NotCurrent> {
         let asked = Instant::now();
-        let watch = &self.watch;
-        match self.store.renew(&watch.lease, watch.terms.lease).await {
+        match self.store.renew(&self.lease, self.terms.lease).await {
             Ok(LeaseEnd::Done(_)) => {
-                watch.renewed(asked);
+                self.renewed(asked);
                 Ok(())
             }
             Ok(LeaseEnd::Fenced) => {
-                watch.lose("the store says that it is not current");
+                self.lose("the store says that it is not current");
                 Err(NotCurrent::Fenced)
             }
             Err(error) => Err(NotCurrent::Unconfirmed(error)),
         }
     }
-}
 
-impl Watch {
     pub(super) fn downstream_key(&self, step: &str) -> DownstreamKey {
         let seed = self.seed.get_or_init(|| {
             let SeedOf {

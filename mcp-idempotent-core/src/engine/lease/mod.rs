@@ -1,9 +1,9 @@
 //! Lease mode: the claim is durable before the handler runs, the lease is renewed while it runs,
 //! and only the attempt that still has the lease may record the result.
 //!
-//! `begin` claims, or takes over a call in doubt. `owned` is the engine's side of the lease, and
-//! `handle` is the handler's; `held` is what they share. `heart` renews it, and `end` records the
-//! result.
+//! Two types stand for a lease: `Held` (`held`) in the engine, and [`LeaseHandle`] (`handle`) in the
+//! handler. `begin` claims, or takes over a call in doubt. `heart` renews the lease, and `end` records
+//! the result. `end_on_drop` ends a lease whose attempt got lost on the way.
 //!
 //! # When a lease lapses
 //!
@@ -20,10 +20,10 @@
 
 mod begin;
 mod end;
+mod end_on_drop;
 mod handle;
 mod heart;
 mod held;
-mod owned;
 mod verify;
 
 pub use self::{
@@ -35,5 +35,5 @@ pub use self::{
 };
 pub(super) use self::{
     heart::Heart,
-    held::{AnyHeld, Held, SeedOf, Terms},
+    held::{Held, SeedOf, Terms},
 };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::time::timeout;
 
-use super::{end::share_doubt, handle::LeaseHandle, held::NotCurrent, owned::OwnedLease};
+use super::{end::share_doubt, end_on_drop::EndOnDrop, handle::LeaseHandle, held::NotCurrent};
 use crate::{
     answer::{Answer, Replay},
     engine::{lead::Lead, rotation::guard::GuardEnd},
@@ -62,12 +62,12 @@ pub trait Verify: Send + Sync {
 /// How a call that was in doubt continues.
 pub(super) enum Verified<S: Store> {
     Answer(Answer),
-    Run(OwnedLease<S>, Box<Lead>),
+    Run(EndOnDrop<S>, Box<Lead>),
 }
 
 pub(super) async fn verify<S: Store>(
     verify: &dyn Verify,
-    mut owned: OwnedLease<S>,
+    mut owned: EndOnDrop<S>,
     mut lead: Box<Lead>,
     observed: &mut ObservedCall,
 ) -> Verified<S> {

@@ -9,7 +9,7 @@ use tokio::{runtime::Handle, time::sleep};
 use super::previous::kept;
 use crate::{
     engine::{
-        lease::{AnyHeld, Held, Terms},
+        lease::{Held, Terms},
         plan,
     },
     error::CommitOutcome,
@@ -79,7 +79,7 @@ pub(super) enum Found {
 /// What an attempt has to know about its guard.
 #[derive(Clone)]
 pub(in crate::engine) struct Under {
-    pub(in crate::engine) guard: Arc<dyn AnyHeld>,
+    pub(in crate::engine) guard: Arc<Held>,
     pub(in crate::engine) id: RecordId,
     pub(in crate::engine) fingerprint: Fingerprint,
     pub(in crate::engine) origin: i64,
@@ -175,16 +175,16 @@ impl Guard {
     /// The transaction is being ended. Until there is an answer, its outcome is unknown.
     pub(in crate::engine) fn committing(&mut self) {
         self.committing = true;
-        self.under.guard.watch().returned();
+        self.under.guard.returned();
     }
 
     pub(in crate::engine) async fn lost(&self) {
-        self.under.guard.watch().lost().await;
+        self.under.guard.lost().await;
     }
 
     /// The lease that the store completes together with the record.
     pub(in crate::engine) fn lease(&self) -> Lease {
-        self.under.guard.watch().lease.clone()
+        self.under.guard.lease.clone()
     }
 
     pub(in crate::engine) async fn end(mut self, end: GuardEnd) {
@@ -236,8 +236,8 @@ trait Guards: Send + Sync {
 
 /// The leases of a guard.
 pub(super) struct Guarding<S: Store> {
-    pub(super) held: Arc<Held<S>>,
-    pub(super) mark: Option<Arc<Held<S>>>,
+    pub(super) held: Arc<Held<Arc<S>>>,
+    pub(super) mark: Option<Arc<Held<Arc<S>>>>,
     pub(super) rules: GuardRules,
 }
 
@@ -245,9 +245,9 @@ impl<S: Store> Guards for Guarding<S> {
     fn end(self: Box<Self>, end: GuardEnd) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let ended = self.end_lease(end).await;
-            self.held.watch.end();
+            self.held.end();
             if let Some(mark) = &self.mark {
-                mark.watch.end();
+                mark.end();
             }
             if let Err(error) = ended {
                 tracing::warn!(
@@ -261,7 +261,7 @@ impl<S: Store> Guards for Guarding<S> {
 
 impl<S: Store> Guarding<S> {
     async fn end_lease(&self, end: GuardEnd) -> Result<(), StoreError> {
-        let lease = &self.held.watch.lease;
+        let lease = &self.held.lease;
         let store = &self.held.store;
         match end {
             GuardEnd::Completed => self.release_mark().await,
@@ -304,7 +304,7 @@ impl<S: Store> Guarding<S> {
         let Some(mark) = &self.mark else {
             return Ok(());
         };
-        let lease = &mark.watch.lease;
+        let lease = &mark.lease;
         mark.store.release(lease, Duration::ZERO).await.map(drop)
     }
 }
@@ -331,15 +331,15 @@ pub(super) async fn claim_mark<S: Store>(
 /// Leaves a guard in doubt whose interrupted transaction had a mark. It first marks the guard, for as
 /// long as its lease lasts: without a mark the call would stay in doubt, although nothing was
 /// committed.
-pub(super) async fn abandon_marked<S: Store>(held: Arc<Held<S>>, mark: Claim) {
-    while !held.watch.left().is_zero() {
+pub(super) async fn abandon_marked<S: Store>(held: Arc<Held<Arc<S>>>, mark: Claim) {
+    while !held.left().is_zero() {
         sleep(PAUSE).await;
         if claim_mark(&*held.store, &mark).await.is_ok() {
             break;
         }
     }
-    held.watch.end();
-    if let Err(error) = held.store.abandon(&held.watch.lease).await {
+    held.end();
+    if let Err(error) = held.store.abandon(&held.lease).await {
         tracing::warn!(
             error = &error as &dyn std::error::Error,
             "a guard could not be given back; its call can be retried when its lease ends"

@@ -176,7 +176,7 @@ impl<S: Store> Inner<S> {
         let mark = mark_of(guarded, lease.token);
         let held = self.keep_guard(lease, guarded, rules, asked);
         let under = Under {
-            guard: Arc::<Held<S>>::clone(&held),
+            guard: Arc::<Held<Arc<S>>>::clone(&held),
             id: guarded.id,
             fingerprint: guarded.fingerprint,
             origin,
@@ -213,7 +213,7 @@ impl<S: Store> Inner<S> {
         claim: &Claim,
         rules: GuardRules,
         asked: Instant,
-    ) -> Arc<Held<S>> {
+    ) -> Arc<Held<Arc<S>>> {
         // Nobody asks a guard for a downstream key.
         let seed_of = SeedOf {
             id: claim.id,
@@ -222,7 +222,7 @@ impl<S: Store> Inner<S> {
             secret: None,
         };
         let held = Arc::new(Held::new(
-            (Arc::clone(&self.store), Arc::<Heart<S>>::clone(&self.heart)),
+            (Arc::clone(&self.store), Arc::<Heart>::clone(&self.heart)),
             lease,
             rules.terms,
             asked,
@@ -230,7 +230,8 @@ impl<S: Store> Inner<S> {
             claim,
             None,
         ));
-        self.heart.keep(&held);
+        let kept: Arc<Held> = Arc::<Held<Arc<S>>>::clone(&held);
+        self.heart.keep(&kept);
         held
     }
 

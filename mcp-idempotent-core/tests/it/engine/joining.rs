@@ -144,7 +144,7 @@ async fn the_first_callers_fate_does_not_touch_those_who_wait() {
     let server = Server::new(|_| {});
     let begun = server
         .engine
-        .begin(server.request(server.identity(Some("k"), "{}")))
+        .begin_lease(server.request(server.identity(Some("k"), "{}")))
         .await;
     let other = follow(&server, "k", "other");
     until(|| server.engine.waiting() == 1).await;

@@ -148,7 +148,7 @@ async fn a_call_dropped_before_its_handler_ran_leaves_the_key_free() {
     let server = Server::new(|_| {});
     let begun = server
         .engine
-        .begin(server.request(server.identity(Some("k"), "{}")))
+        .begin_lease(server.request(server.identity(Some("k"), "{}")))
         .await;
     drop(begun);
     // What is left says that the application has no secret.

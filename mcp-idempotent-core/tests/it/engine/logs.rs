@@ -42,7 +42,9 @@ fn request<'a, S: Store>(
 async fn under_leases<S: Store>(engine: &Engine<S>, policy: &Arc<Policy>) {
     for key in [None, Some(KEY), Some("0aKEYbcd-another-one")] {
         for kind in [ResultKind::Success, ResultKind::Interrupted] {
-            if let Begun::Attempt(mut attempt) = engine.begin(request(engine, key, policy)).await {
+            if let Begun::Attempt(mut attempt) =
+                engine.begin_lease(request(engine, key, policy)).await
+            {
                 let ran = attempt
                     .run(async { tracing::info!("in the handler") })
                     .await;
@@ -54,13 +56,17 @@ async fn under_leases<S: Store>(engine: &Engine<S>, policy: &Arc<Policy>) {
     // One in doubt, one that is dropped.
     for kind in [ResultKind::Interrupted, ResultKind::Success] {
         let key = format!("{KEY}-{kind:?}");
-        let begun = engine.begin(request(engine, Some(&key), policy)).await;
+        let begun = engine
+            .begin_lease(request(engine, Some(&key), policy))
+            .await;
         if let Begun::Attempt(attempt) = begun
             && kind == ResultKind::Interrupted
         {
             attempt.finish(&Reply::new(kind, "")).await;
         }
-        engine.begin(request(engine, Some(&key), policy)).await;
+        engine
+            .begin_lease(request(engine, Some(&key), policy))
+            .await;
     }
 }
 

@@ -135,7 +135,7 @@ impl<S: Store> Server<S> {
         request: Request<'_>,
         handler: impl AsyncFnOnce(LeaseHandle) -> Reply,
     ) -> Outcome {
-        let mut attempt = match self.engine.begin(request).await {
+        let mut attempt = match self.engine.begin_lease(request).await {
             Begun::Answer(answer) => return Outcome::from(answer, None),
             Begun::Attempt(attempt) => attempt,
             Begun::FailOpen => panic!("the store is there"),

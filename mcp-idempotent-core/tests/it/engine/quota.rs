@@ -148,7 +148,10 @@ async fn a_store_that_fails_gives_no_quota_away() {
         policy.run_unprotected_when_store_is_unavailable = true;
     });
     let request = open.request(open.identity(Some("k"), "{}"));
-    assert!(matches!(open.engine.begin(request).await, Begun::FailOpen));
+    assert!(matches!(
+        open.engine.begin_lease(request).await,
+        Begun::FailOpen
+    ));
     store.claim.set(Fault::None);
     let nothing = async { Reply::new(ResultKind::NotExecuted, "nothing") };
     assert_eq!(server.call("k", nothing).await, own("nothing"));

@@ -205,7 +205,7 @@ async fn a_right_that_is_withdrawn_while_another_process_runs_the_call_counts() 
         let request = server
             .request(server.identity(Some("k"), "{}"))
             .with_authorize(&*guard);
-        let Begun::Answer(answer) = engine.begin(request).await else {
+        let Begun::Answer(answer) = engine.begin_lease(request).await else {
             panic!("the caller has no right any more");
         };
         assert_eq!(Outcome::from(answer, None), DENIED);
@@ -270,7 +270,7 @@ async fn a_store_that_is_away_refuses_unless_the_policy_says_to_run_unprotected(
         let identity = server.identity(Some("k"), "{}");
         let call = CallInfo::new("tool", mcp_idempotent_core::Scope::new("alice"));
         engine
-            .begin(mcp_idempotent_core::Request::new(call, identity, &policy))
+            .begin_lease(mcp_idempotent_core::Request::new(call, identity, &policy))
             .await
     };
     let Begun::Answer(answer) = begin(Policy::default()).await else {

@@ -192,7 +192,7 @@ async fn a_transaction_in_doubt_is_nobodys_to_find_out_about_whatever_is_said_of
 #[tokio::test]
 async fn a_lease_that_a_transaction_could_outlive_is_refused() {
     let server = Server::new(LONG, |policy| policy.lease = LONG * 3).await;
-    let Begun::Answer(answer) = server.engine.begin(server.request()).await else {
+    let Begun::Answer(answer) = server.engine.begin_lease(server.request()).await else {
         panic!("the lease is too short");
     };
     assert_eq!(
@@ -297,7 +297,7 @@ async fn a_handler_that_stops_when_it_is_told_answers_for_itself() {
 #[tokio::test]
 async fn a_handler_under_a_lease_is_told_to_stop_before_the_stores_limit_and_then_dropped() {
     let server = Server::new(SHORT, |policy| policy.on_error = OnError::InDoubt).await;
-    let Begun::Attempt(mut attempt) = server.engine.begin(server.request()).await else {
+    let Begun::Attempt(mut attempt) = server.engine.begin_lease(server.request()).await else {
         panic!("the key is new");
     };
     let (handle, mut told) = (attempt.handle(), false);

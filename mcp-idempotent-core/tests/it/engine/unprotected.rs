@@ -38,7 +38,7 @@ async fn a_call_whose_guard_was_in_doubt_does_not_run_unprotected() {
     leave_in_doubt(&old, "pay").await;
     store.take_over.set(Fault::Waits);
     let identity = new.identity(Some("pay"), "{}");
-    let begin = new.engine.begin(new.request(identity));
+    let begin = new.engine.begin_lease(new.request(identity));
     tokio::pin!(begin);
     tokio::select! {
         _ = &mut begin => panic!("it takes over"),
@@ -60,7 +60,7 @@ async fn a_call_seen_in_doubt_does_not_run_unprotected() {
     store.take_over.set(Fault::Waits);
     let identity = server.identity(Some("pay"), "{}");
     let id = identity.id;
-    let begin = server.engine.begin(server.request(identity));
+    let begin = server.engine.begin_lease(server.request(identity));
     tokio::pin!(begin);
     tokio::select! {
         _ = &mut begin => panic!("it takes over"),

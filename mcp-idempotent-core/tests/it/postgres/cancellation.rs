@@ -157,7 +157,7 @@ async fn a_claim_whose_caller_has_gone_is_given_back() {
         }
     };
     tokio::select! {
-        begun = engine.begin(Request::new(CallInfo::new("tool", scope), identity, &policy)) => {
+        begun = engine.begin_lease(Request::new(CallInfo::new("tool", scope), identity, &policy)) => {
             panic!("its answer is late: {begun:?}")
         }
         () = sent => {}

@@ -149,7 +149,7 @@ async fn a_handler_that_hangs_without_its_session_is_told_and_its_key_comes_free
 async fn a_handler_under_a_lease_that_hangs_without_its_session_is_told_and_its_call_is_in_doubt() {
     for silent in SEEN_OR_SILENT {
         let call = Call::new(silent).await;
-        let Begun::Attempt(mut attempt) = call.engine.begin(call.request()).await else {
+        let Begun::Attempt(mut attempt) = call.engine.begin_lease(call.request()).await else {
             panic!("the key is new");
         };
         let (handle, was_told) = (attempt.handle(), Cell::new(false));

@@ -145,7 +145,7 @@ impl Process {
 
     /// In lease mode.
     async fn outside(&self, call: u64, run: &str) -> Option<Answer> {
-        let mut attempt = match self.engine.begin(self.request(call, "outside")).await {
+        let mut attempt = match self.engine.begin_lease(self.request(call, "outside")).await {
             Begun::Answer(answer) => return Some(answer),
             Begun::Attempt(attempt) => attempt,
             Begun::FailOpen => unreachable!("not asked for"),

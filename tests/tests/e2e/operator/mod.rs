@@ -57,7 +57,7 @@ impl<S: Store> Billing<S> {
     async fn attempt(&self, key: &str) -> LeaseAttempt<S> {
         let call = CallInfo::new("charge_card", Scope::new("alice"));
         let request = Request::new(call, self.identity(key), &self.policy);
-        match self.engine.begin(request).await {
+        match self.engine.begin_lease(request).await {
             Begun::Attempt(attempt) => attempt,
             other => panic!("expected an attempt, found {other:?}"),
         }

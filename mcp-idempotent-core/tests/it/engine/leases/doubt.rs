@@ -216,7 +216,7 @@ async fn a_call_that_cannot_be_taken_over_is_not_run_without_protection_either()
     server.leave_in_doubt("k").await;
     server.engine.store().take_over.set(Fault::Fails);
     let request = server.request(server.identity(Some("k"), "{}"));
-    let Begun::Answer(answer) = server.engine.begin(request).await else {
+    let Begun::Answer(answer) = server.engine.begin_lease(request).await else {
         panic!("it is known to be in doubt");
     };
     assert_eq!(Outcome::from(answer, None), ASK_AGAIN);

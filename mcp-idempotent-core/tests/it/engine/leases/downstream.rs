@@ -231,7 +231,10 @@ impl Call {
         );
         let call = CallInfo::new(self.tool.as_str(), Scope::new(self.scope.as_str()));
         let policy = Policy::default().into();
-        match engine.begin(Request::new(call, identity, &policy)).await {
+        match engine
+            .begin_lease(Request::new(call, identity, &policy))
+            .await
+        {
             Begun::Attempt(attempt) => attempt.handle().downstream_key(&self.step).to_string(),
             other => panic!("{other:?}"),
         }

@@ -48,7 +48,7 @@ fn elsewhere(server: &Server<Faulty>) -> Server<Faulty> {
 impl<S: Store> Server<S> {
     pub(crate) async fn attempt(&self, key: &str) -> LeaseAttempt<S> {
         let request = self.request(self.identity(Some(key), "{}"));
-        match self.engine.begin(request).await {
+        match self.engine.begin_lease(request).await {
             Begun::Attempt(attempt) => attempt,
             other => panic!("expected an attempt, found {other:?}"),
         }

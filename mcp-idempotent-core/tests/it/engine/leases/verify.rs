@@ -358,7 +358,10 @@ async fn what_was_not_committed_and_is_not_run_after_all_frees_the_key() {
         let other_side = OtherSide::new([Finding::Says(Verdict::NotCommitted)]);
         if dropped {
             let request = server.request(server.identity(Some("k"), "{}"));
-            let begun = server.engine.begin(request.with_verify(&other_side)).await;
+            let begun = server
+                .engine
+                .begin_lease(request.with_verify(&other_side))
+                .await;
             assert!(matches!(begun, Begun::Attempt(_)));
             drop(begun);
             settle().await;

@@ -265,7 +265,9 @@ async fn a_store_that_is_away_is_counted_and_so_is_what_runs_all_the_same() {
     let begin = async |policy: Policy| {
         let (policy, identity) = (Arc::new(policy), server.identity(Some("k"), "{}"));
         let call = CallInfo::new("tool", Scope::new("alice"));
-        engine.begin(Request::new(call, identity, &policy)).await
+        engine
+            .begin_lease(Request::new(call, identity, &policy))
+            .await
     };
     begin(Policy::default()).await;
     assert_eq!(counted(&seen), one("store_error"));
@@ -280,7 +282,7 @@ async fn a_call_that_is_dropped_is_counted_as_abandoned() {
     record!(seen);
     let server = Server::new(|_| {});
     let request = server.request(server.identity(Some("k"), "{}"));
-    let begun = server.engine.begin(request).await;
+    let begun = server.engine.begin_lease(request).await;
     assert!(counted(&seen).is_empty(), "it has not ended");
     drop(begun);
     assert_eq!(counted(&seen), one("abandoned"));
@@ -372,7 +374,7 @@ async fn duplicates_that_do_not_or_may_not_wait_are_counted_apart() {
     let call = CallInfo::new("tool", Scope::new("alice"));
     server
         .engine
-        .begin(Request::new(call, identity, &policy))
+        .begin_lease(Request::new(call, identity, &policy))
         .await;
     assert_eq!(counted(&seen), one("in_progress"));
     end.send(ResultKind::Success).unwrap();

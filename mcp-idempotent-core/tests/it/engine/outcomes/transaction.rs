@@ -34,13 +34,13 @@ async fn a_call_that_polls_for_another_process_waits_as_well() {
             .build()
             .unwrap(),
     );
-    let running = there.begin(here.request()).await;
+    let running = there.begin_lease(here.request()).await;
     let mut patient = Policy::default();
     patient.wait = Wait::UpTo(Duration::from_millis(20));
     let (patient, identity) = (Arc::new(patient), here.identity());
     let call = CallInfo::new("tool", Scope::new("alice"));
     here.engine
-        .begin(Request::new(call, identity, &patient))
+        .begin_lease(Request::new(call, identity, &patient))
         .await;
     let seen = reported(&seen);
     let waits = &seen[&(

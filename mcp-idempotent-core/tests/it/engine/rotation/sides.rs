@@ -148,7 +148,7 @@ impl<S: Store> Mode<S> for Leases {
         ran: &'a AtomicUsize,
     ) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
-            match engine.begin(request).await {
+            match engine.begin_lease(request).await {
                 Begun::Answer(answer) => Outcome::from(answer, None),
                 Begun::Attempt(mut attempt) => {
                     let reply = attempt.run(async { executed(ran) }).await.unwrap();

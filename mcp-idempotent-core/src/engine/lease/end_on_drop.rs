@@ -1,4 +1,4 @@
-//! The engine's side of a lease, which must be ended.
+//! Ends a lease on every way out.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,10 +19,10 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// A lease that must be ended. If it is dropped before anything can have acted under it, it is
+/// A held lease that must be ended. If it is dropped before anything can have acted under it, it is
 /// released. If it is dropped later, its record is in doubt.
-pub(super) struct OwnedLease<S: Store> {
-    pub(super) held: Arc<Held<S>>,
+pub(super) struct EndOnDrop<S: Store> {
+    pub(super) held: Arc<Held<Arc<S>>>,
     /// An earlier attempt may have acted.
     pub(super) in_doubt: bool,
     /// The handler was called.
@@ -34,14 +34,14 @@ pub(super) struct OwnedLease<S: Store> {
     pub(super) ended: bool,
 }
 
-impl<S: Store> OwnedLease<S> {
+impl<S: Store> EndOnDrop<S> {
     pub(super) fn handle(&self) -> LeaseHandle {
-        LeaseHandle::new(Arc::clone(&self.held))
+        LeaseHandle::new(Arc::<Held<Arc<S>>>::clone(&self.held))
     }
 
     /// Frees the key. An attempt that never started leaves no trace, unless an earlier attempt did.
     pub(super) async fn release(&mut self, acted: bool) {
-        self.held.watch.end();
+        self.held.end();
         let released = release(&self.held, acted, self.keep_origin).await;
         self.ended = true;
         if let Err(error) = released {
@@ -54,8 +54,8 @@ impl<S: Store> OwnedLease<S> {
 
     /// Leaves the record in doubt.
     pub(super) async fn abandon(&mut self) {
-        self.held.watch.end();
-        let abandoned = self.held.store.abandon(&self.held.watch.lease).await;
+        self.held.end();
+        let abandoned = self.held.store.abandon(&self.held.lease).await;
         self.ended = true;
         if let Err(error) = abandoned {
             tracing::warn!(
@@ -71,14 +71,13 @@ impl<S: Store> OwnedLease<S> {
         lead: &Lead,
         response: &Bytes,
     ) -> Result<LeaseEnd, StoreError> {
-        let watch = &self.held.watch;
         // Counted by the lease as it is now: the heartbeat may well extend the lease while no
         // result can be recorded.
-        let bound = Instant::now() + watch.left();
+        let bound = Instant::now() + self.held.left();
         let mut pause = FIRST_PAUSE;
         let ended = loop {
             let completion = lead.completion(response);
-            let ended = self.held.store.complete(&watch.lease, completion).await;
+            let ended = self.held.store.complete(&self.held.lease, completion).await;
             let left = bound.saturating_duration_since(Instant::now());
             match ended {
                 // The result is known, and can only be stored while the lease lasts. Giving up
@@ -101,11 +100,11 @@ impl<S: Store> OwnedLease<S> {
 }
 
 async fn release<S: Store>(
-    held: &Held<S>,
+    held: &Held<Arc<S>>,
     acted: bool,
     keep_origin: Duration,
 ) -> Result<LeaseEnd, StoreError> {
-    let lease = &held.watch.lease;
+    let lease = &held.lease;
     let keep = if acted || lease.attempts > 1 {
         keep_origin
     } else {
@@ -114,12 +113,12 @@ async fn release<S: Store>(
     held.store.release(lease, keep).await
 }
 
-impl<S: Store> Drop for OwnedLease<S> {
+impl<S: Store> Drop for EndOnDrop<S> {
     fn drop(&mut self) {
-        self.held.watch.end();
+        self.held.end();
         // A handle may outlive the attempt. Without this, nothing would end an open transaction, or
         // one that the handle opens later.
-        drop(self.held.watch.transaction().close());
+        drop(self.held.transaction().close());
         if self.ended {
             return;
         }
@@ -130,7 +129,7 @@ impl<S: Store> Drop for OwnedLease<S> {
         let keep_origin = self.keep_origin;
         drop(runtime.spawn(async move {
             let ended = if may_have_acted {
-                held.store.abandon(&held.watch.lease).await
+                held.store.abandon(&held.lease).await
             } else {
                 release(&held, false, keep_origin).await
             };
