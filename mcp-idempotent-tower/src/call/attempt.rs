@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     provenance, refusal,
     tx::{self, Tx},
-    unleased::Unleased,
+    unprotected::Unleased,
 };
 
 tokio::task_local! {

@@ -3,13 +3,13 @@
 //! | Where is … | |
 //! | --- | --- |
 //! | the call itself | [`tool_call`]; `incoming` is what the rest needs to know about it |
-//! | the whole run | [`run`], one function for each mode; `unprotected` without the engine |
+//! | the whole run | [`run`], one function for each mode; `unprotected` has the attempts of calls without protection |
 //! | the key, the scope, the identity | [`key`], [`scope`], [`identity`]; [`round`] for later rounds |
 //! | the rules of the call | [`rules`] |
-//! | what the handler is given | [`attempt`] (lease mode; `unleased` without a lease), [`tx`] (a transaction) |
-//! | how the handler is told to stop | `told` (transaction mode), [`attempt`] (lease mode) |
+//! | what the handler is given | [`attempt`] (lease mode), [`tx`] (a transaction) |
+//! | how the handler is told to stop | `handler` (transaction mode), [`attempt`] (lease mode) |
 //! | a call in doubt | [`doubt`], `verify` |
-//! | what the handler left | `returned` (its transaction), [`result`] (its result) |
+//! | what the handler left | `handler` (its transaction), [`result`] (its result) |
 //! | who said it: the handler, or another server | [`observed`], [`seal`], [`provenance`], [`not_executed`] |
 //! | what the caller is told | [`reply`], [`refusal`] |
 //! | what `tools/list` says | [`definition`], [`contract`], [`schema`] |
@@ -19,6 +19,7 @@ pub(crate) mod attempt;
 pub(crate) mod contract;
 pub(crate) mod definition;
 pub(crate) mod doubt;
+mod handler;
 pub(crate) mod identity;
 mod incoming;
 pub(crate) mod key;
@@ -30,17 +31,14 @@ pub(crate) mod reader;
 pub mod refusal;
 pub(crate) mod reply;
 pub(crate) mod result;
-mod returned;
 pub(crate) mod round;
 pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub mod scope;
 pub(crate) mod seal;
-mod told;
 pub(crate) mod tool_call;
 pub(crate) mod tx;
-mod unleased;
 mod unprotected;
 mod verify;
 

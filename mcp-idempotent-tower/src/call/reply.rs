@@ -3,8 +3,8 @@
 use mcp_idempotent_core::{Answer, Refusal, Replay};
 
 use super::{
+    handler::{NoResult, Ran},
     refusal,
-    returned::{NoResult, Ran},
 };
 
 /// What a caller gets.

@@ -1,11 +1,13 @@
 //! The two ways to run a call, one for each mode. Every door uses them: the attribute, the layer and the
-//! relay.
+//! relay. A call that nothing protects goes the same way, with an attempt of `unprotected` in the place of
+//! the engine's.
 
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use mcp_idempotent_core::{
-    Answer, Begun, DetachOnDrop, HandlerResult, Lent, Refusal, Store, TransactionStore, Verify,
+    Answer, Begun, DetachOnDrop, HandlerResult, Lent, OnDoubt, Refusal, Store, TransactionStore,
+    Verify,
     telemetry::{Mode, ObservedCall},
 };
 
@@ -13,14 +15,13 @@ use super::{
     Incoming,
     after_commit::AfterCommit,
     attempt::Attempt,
+    handler::{InTransaction, NoResult, Ran, Seen, UnderLease, hand_back, started, until_told},
     identity::{AuthorizeCall, Identified, identify},
     refusal,
     reply::Reply,
-    returned::{NoResult, Seen, hand_back, started},
     rules::Rules,
     seal,
-    told::until_told,
-    unprotected,
+    unprotected::{UnleasedAttempt, UnprotectedTransaction},
     verify::VerifyCall,
 };
 use crate::Idempotency;
@@ -49,17 +50,39 @@ where
     })
     .await;
     rules.take_argument(&mut *call);
-    let (transaction, attempt) = match begun {
+    match begun {
         Err(reply) => {
             rules.tell_of_replay(&*call, &reply);
-            return reply;
+            reply
         }
-        Ok(Err(observed)) => {
-            return Box::pin(unprotected::in_transaction(rules, observed, call, handler)).await;
+        Ok(Ok((transaction, attempt))) => {
+            call.claimed(attempt.record());
+            run_in(rules, call, handler, transaction, attempt).await
         }
-        Ok(Ok(begun)) => begun,
-    };
-    call.claimed(attempt.record());
+        Ok(Err(unprotected)) => {
+            match Box::pin(UnprotectedTransaction::begin(&rules, unprotected)).await {
+                Ok((transaction, attempt)) => {
+                    run_in(rules, call, handler, transaction, attempt).await
+                }
+                Err(refusal) => refusal.into(),
+            }
+        }
+    }
+}
+
+/// Runs the handler in its transaction, and ends that. It outlives its caller.
+fn run_in<S, C, R>(
+    rules: Rules<'_, S>,
+    mut call: Box<C>,
+    handler: impl FnOnce(C, Lent<S>) -> BoxFuture<'static, R> + Send,
+    transaction: S::Transaction,
+    mut attempt: impl InTransaction<S>,
+) -> DetachOnDrop<Reply<R>>
+where
+    S: TransactionStore,
+    C: Incoming,
+    R: HandlerResult + Send + Sync + 'static,
+{
     let after = AfterCommit::new();
     call.offer(after.clone());
     let store = Arc::clone(rules.idempotency.engine.store());
@@ -86,7 +109,6 @@ where
         after.ended(commits && matches!(answer, Answer::Executed), running);
         Reply::of(answer, ran)
     })
-    .await
 }
 
 /// Runs a call whose effect is outside the store. `handler` is not called for a replay or a refusal.
@@ -121,36 +143,50 @@ where
     })
     .await;
     rules.take_argument(&mut *call);
-    let mut attempt = match begun {
+    match begun {
         Err(reply) => {
             rules.tell_of_replay(&*call, &reply);
-            return reply;
+            reply
+        }
+        Ok(Ok(attempt)) => {
+            call.claimed(attempt.record());
+            let handler = started(|| handler(*call, Attempt::leased(attempt.handle())));
+            let running = rules.idempotency.one_more();
+            let on_doubt = rules.policy.on_doubt;
+            DetachOnDrop::new(async move {
+                let _running = running;
+                run_under(attempt, handler, on_doubt).await
+            })
+            .await
         }
         Ok(Err((info, observed))) => {
-            return Box::pin(unprotected::under_lease(
-                rules, info, observed, call, handler,
-            ))
-            .await;
+            let store = rules.idempotency.engine.store();
+            let attempt = UnleasedAttempt::new(store, info, observed);
+            let handler = started(|| handler(*call, Attempt::unleased(attempt.handle())));
+            // Dropping the caller stops the handler, as in a plain rmcp server.
+            Box::pin(run_under(attempt, handler, OnDoubt::Fail)).await
         }
-        Ok(Ok(attempt)) => attempt,
+    }
+}
+
+/// Runs the handler under its attempt, and ends that.
+async fn run_under<R>(
+    mut attempt: impl UnderLease,
+    handler: Ran<BoxFuture<'static, R>>,
+    on_doubt: OnDoubt,
+) -> Reply<R>
+where
+    R: HandlerResult + Send + Sync + 'static,
+{
+    let ran = match handler {
+        Ok(handler) => attempt
+            .run(seal::run(handler))
+            .await
+            .map_err(|why| NoResult::after_acting(why, on_doubt)),
+        Err(not_started) => Err(not_started),
     };
-    call.claimed(attempt.record());
-    let handler = started(|| handler(*call, Attempt::leased(attempt.handle())));
-    let running = rules.idempotency.one_more();
-    let on_doubt = rules.policy.on_doubt;
-    DetachOnDrop::new(async move {
-        let _running = running;
-        let ran = match handler {
-            Ok(handler) => attempt
-                .run(seal::run(handler))
-                .await
-                .map_err(|why| NoResult::after_acting(why, on_doubt)),
-            Err(not_started) => Err(not_started),
-        };
-        let answer = attempt.finish(&Seen(&ran)).await;
-        Reply::of(answer, ran)
-    })
-    .await
+    let answer = attempt.finish(&Seen(&ran)).await;
+    Reply::of(answer, ran)
 }
 
 /// Counts a call that is refused before its rules are known.

@@ -1,149 +1,246 @@
 //! Unprotected calls: calls without a key where the tool does not need one, and calls that run while the
-//! store is unavailable because the policy allows it. They do not go through the engine.
+//! store is unavailable because the policy allows it. They do not go through the engine: the attempts here
+//! take the place of the engine's in `run`.
 
-use std::sync::Arc;
+use std::{
+    any::Any,
+    future::Future,
+    sync::{Arc, Mutex},
+};
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    CallInfo, DetachOnDrop, HandlerResult, Lent, OnDoubt, OnError, Refusal, ResultKind, Store,
-    StoreError, TransactionStore,
-    engine::{Stop, TimeLimit, bounded},
+    Answer, BeginError, Borrowed, CallInfo, DownstreamKey, HandlerResult, Interrupted, OnDoubt,
+    OnError, Policy, Refusal, ResultKind, Store, StoreError, TransactionStore,
+    engine::{LateTransaction, Left, Stop, TimeLimit, bounded},
+    fingerprint::DownstreamSeed,
     refusal,
     store::{Claimed, End, StoreErrorKind},
     telemetry::{ObservedCall, Outcome},
 };
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use super::{
-    Incoming,
-    after_commit::AfterCommit,
-    attempt::Attempt,
+    handler::{InTransaction, UnderLease},
     identity::Unprotected,
-    reply::Reply,
-    returned::{NoResult, Ran, Seen, hand_back, started},
     rules::Rules,
-    seal,
-    told::until_told,
-    unleased::{ClosedOnDrop, Unleased},
 };
 
 /// Transaction mode: the handler's writes are committed or rolled back, and nothing is recorded.
-pub(super) async fn in_transaction<S, C, R>(
-    rules: Rules<'_, S>,
-    (info, observed): Unprotected,
-    mut call: Box<C>,
-    handler: impl FnOnce(C, Lent<S>) -> BoxFuture<'static, R> + Send,
-) -> Reply<R>
-where
-    S: TransactionStore,
-    C: Incoming,
-    R: HandlerResult + Send + Sync + 'static,
-{
-    let store = Arc::clone(rules.idempotency.engine.store());
-    let span = observed.span();
-    let transaction = match store.begin(&info, None).instrument(span.clone()).await {
-        Ok(Claimed::New(transaction)) => transaction,
-        other => {
-            let error = other.err().unwrap_or_else(|| {
-                StoreError::new(
-                    StoreErrorKind::Other,
-                    "the store answered a call without a claim with a record",
-                )
-            });
-            let refusal = span.in_scope(|| refusal::store_unavailable(error));
-            observed.refused(&refusal);
-            return refusal.into();
-        }
-    };
-    let after = AfterCommit::new();
-    call.offer(after.clone());
-    let session_over = store.session_over(&transaction);
-    let lent = Lent::new(Arc::clone(&store), transaction);
-    let (stop, token) = (Stop::default(), call.own_token());
-    let handler = started(|| handler(*call, lent.clone()));
-    let limit = TimeLimit::new(&rules.policy, store.transaction_limit());
-    let running = rules.idempotency.one_more();
-    let (must_write, on_error) = (rules.must_write, rules.policy.on_error);
-    DetachOnDrop::new(async move {
-        let timed = observed.handler();
+pub(super) struct UnprotectedTransaction<S> {
+    store: Arc<S>,
+    policy: Arc<Policy>,
+    observed: ObservedCall,
+    stop: Stop,
+    session_over: Option<BoxFuture<'static, ()>>,
+}
+
+impl<S: TransactionStore> UnprotectedTransaction<S> {
+    /// # Errors
+    ///
+    /// The store is unavailable. Nothing was changed.
+    pub(super) async fn begin(
+        rules: &Rules<'_, S>,
+        (info, observed): Unprotected,
+    ) -> Result<(S::Transaction, Self), Refusal> {
+        let store = Arc::clone(rules.idempotency.engine.store());
         let span = observed.span();
-        let ran = match handler {
-            Ok(handler) => {
-                let handler = after.clone().during(seal::run(handler));
-                let handler = until_told(stop.clone(), token, handler);
-                bounded(limit.over(&stop, session_over), handler)
-                    .instrument(span.clone())
-                    .await
-                    .map_err(NoResult::rolled_back)
+        let transaction = match store.begin(&info, None).instrument(span.clone()).await {
+            Ok(Claimed::New(transaction)) => transaction,
+            other => {
+                let error = other.err().unwrap_or_else(|| {
+                    StoreError::new(
+                        StoreErrorKind::Other,
+                        "the store answered a call without a claim with a record",
+                    )
+                });
+                let refusal = span.in_scope(|| refusal::store_unavailable(error));
+                observed.refused(&refusal);
+                return Err(refusal);
             }
-            Err(not_started) => Err(not_started),
         };
-        drop(timed);
-        let (transaction, ran) = hand_back(&lent, ran, must_write);
-        let kind = Seen(&ran).kind();
-        let commits =
-            kind.is_success() || kind == ResultKind::ErrorResult && on_error == OnError::Commit;
+        let attempt = Self {
+            session_over: store.session_over(&transaction),
+            store,
+            policy: Arc::clone(&rules.policy),
+            observed,
+            stop: Stop::default(),
+        };
+        Ok((transaction, attempt))
+    }
+}
+
+impl<S: TransactionStore> InTransaction<S> for UnprotectedTransaction<S> {
+    fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    fn commits(&self, kind: ResultKind) -> bool {
+        let records_errors = self.policy.on_error == OnError::Commit;
+        kind.is_success() || kind == ResultKind::ErrorResult && records_errors
+    }
+
+    async fn run<T: Send>(
+        &mut self,
+        handler: impl Future<Output = T> + Send,
+    ) -> Result<T, Interrupted> {
+        let _timed = self.observed.handler();
+        let limit = TimeLimit::new(&self.policy, self.store.transaction_limit());
+        let session_over = self.session_over.take();
+        bounded(limit.over(&self.stop, session_over), handler)
+            .instrument(self.observed.span())
+            .await
+    }
+
+    async fn finish<R: HandlerResult + Sync>(
+        self,
+        transaction: Option<S::Transaction>,
+        result: &R,
+    ) -> Answer {
+        let commits = self.commits(result.kind());
+        let span = self.observed.span();
         let refusal = match transaction {
             None => Some(span.in_scope(|| refusal::still_held(OnDoubt::Fail))),
             Some(transaction) => {
-                let end = if commits {
-                    End::CommitUnrecorded
-                } else {
-                    End::RollBack
-                };
-                let ended = store.end(transaction, None, end).instrument(span.clone());
-                let ended = ended.await;
+                let end = unrecorded(commits);
+                let ended = self.store.end(transaction, None, end);
+                let ended = ended.instrument(span.clone()).await;
                 span.in_scope(|| refusal::of_unrecorded(ended, commits, false))
             }
         };
-        after.ended(commits && refusal.is_none(), running);
-        reply(ran, refusal, Some(observed))
-    })
-    .await
+        answered(Some(self.observed), refusal)
+    }
 }
 
-/// Lease mode: dropping the caller stops the handler, as in a plain rmcp server.
-pub(super) async fn under_lease<S, C, R>(
-    rules: Rules<'_, S>,
-    info: CallInfo,
+/// Lease mode without a lease. When it is dropped, so is the handler; a clone of the handler's attempt that
+/// outlives it cannot begin a transaction.
+pub(super) struct UnleasedAttempt {
+    unleased: ClosedOnDrop,
     observed: Option<ObservedCall>,
-    call: Box<C>,
-    handler: impl FnOnce(C, Attempt) -> BoxFuture<'static, R> + Send,
-) -> Reply<R>
-where
-    S: Store,
-    C: Incoming,
-    R: HandlerResult + Send + Sync + 'static,
-{
-    // When the caller is dropped, so is the handler. A clone of the attempt that outlives it must not
-    // begin a transaction.
-    let unleased = ClosedOnDrop(Unleased::new(rules.idempotency.engine.store(), info));
-    let handler = started(|| handler(*call, Attempt::unleased(Arc::clone(&unleased.0))));
-    let span = observed
-        .as_ref()
-        .map_or_else(tracing::Span::none, ObservedCall::span);
-    let timed = observed.as_ref().and_then(ObservedCall::handler);
-    let ran = match handler {
-        Ok(handler) => bounded(unleased.0.over(), seal::run(handler))
-            .instrument(span.clone())
-            .await
-            .map_err(|why| NoResult::after_acting(why, OnDoubt::Fail)),
-        Err(not_started) => Err(not_started),
-    };
-    drop(timed);
-    let refusal = unleased.0.end(Seen(&ran).kind()).instrument(span).await;
-    reply(ran, refusal, observed)
 }
 
-fn reply<R>(ran: Ran<R>, refusal: Option<Refusal>, observed: Option<ObservedCall>) -> Reply<R> {
+impl UnleasedAttempt {
+    pub(super) fn new<S: Store>(
+        store: &Arc<S>,
+        info: CallInfo,
+        observed: Option<ObservedCall>,
+    ) -> Self {
+        Self {
+            unleased: ClosedOnDrop(Unleased::new(store, info)),
+            observed,
+        }
+    }
+
+    /// What the handler has instead of a lease.
+    pub(super) fn handle(&self) -> Arc<Unleased> {
+        Arc::clone(&self.unleased.0)
+    }
+
+    fn span(&self) -> Span {
+        self.observed
+            .as_ref()
+            .map_or_else(Span::none, ObservedCall::span)
+    }
+}
+
+impl UnderLease for UnleasedAttempt {
+    async fn run<T: Send>(
+        &mut self,
+        handler: impl Future<Output = T> + Send,
+    ) -> Result<T, Interrupted> {
+        let _timed = self.observed.as_ref().and_then(ObservedCall::handler);
+        bounded(self.unleased.0.over(), handler)
+            .instrument(self.span())
+            .await
+    }
+
+    async fn finish<R: HandlerResult + Sync>(self, result: &R) -> Answer {
+        let ended = self.unleased.0.end(result.kind());
+        let refusal = ended.instrument(self.span()).await;
+        answered(self.observed, refusal)
+    }
+}
+
+const fn unrecorded(commits: bool) -> End {
+    if commits {
+        End::CommitUnrecorded
+    } else {
+        End::RollBack
+    }
+}
+
+fn answered(observed: Option<ObservedCall>, refusal: Option<Refusal>) -> Answer {
     if let Some(observed) = observed {
         match &refusal {
             Some(refusal) => observed.refused(refusal),
             None => observed.end(Outcome::Bypassed),
         }
     }
-    match (refusal, ran) {
-        (Some(refusal), _) | (None, Err(NoResult { refusal, .. })) => Reply::Refused(refusal),
-        (None, Ok(result)) => Reply::Ran(result),
+    refusal.map_or(Answer::Executed, Answer::Refused)
+}
+
+/// Stands in for a lease in the attempt of an unprotected call.
+pub(super) struct Unleased {
+    seed: DownstreamSeed,
+    /// An `Arc` of the store.
+    store: Mutex<Box<dyn Any + Send>>,
+    call: CallInfo,
+    transaction: LateTransaction,
+}
+
+/// Nothing can be begun under it once this is dropped.
+struct ClosedOnDrop(Arc<Unleased>);
+
+impl Drop for ClosedOnDrop {
+    fn drop(&mut self) {
+        drop(self.0.transaction.close());
+    }
+}
+
+impl Unleased {
+    fn new<S: Store>(store: &Arc<S>, call: CallInfo) -> Arc<Self> {
+        Arc::new(Self {
+            seed: DownstreamSeed::unique(),
+            store: Mutex::new(Box::new(Arc::clone(store))),
+            call,
+            transaction: LateTransaction::default(),
+        })
+    }
+
+    /// Resolves when the handler must be dropped; see [`LateTransaction::over`].
+    async fn over(&self) -> Interrupted {
+        self.transaction.over().await
+    }
+
+    /// Resolves when the handler should stop.
+    pub(super) async fn told_to_stop(&self) {
+        self.transaction.told_to_stop().await;
+    }
+
+    /// Different for every call.
+    pub(super) fn downstream_key(&self, step: &str) -> DownstreamKey {
+        self.seed.key(step)
+    }
+
+    pub(super) async fn begin<S: TransactionStore>(&self) -> Result<Borrowed<S>, BeginError> {
+        let store = {
+            let store = self.store.lock().map_err(|_| BeginError::Ended)?;
+            store.downcast_ref::<Arc<S>>().cloned()
+        };
+        let store = store.ok_or(BeginError::AnotherStore)?;
+        self.transaction.begin(&store, &self.call).await
+    }
+
+    /// Ends the handler's transaction: it commits if the handler succeeded.
+    async fn end(&self, kind: ResultKind) -> Option<Refusal> {
+        match self.transaction.close() {
+            Left::Nothing => None,
+            Left::StillHeld => Some(refusal::still_held(OnDoubt::Fail)),
+            Left::Transaction(transaction) => {
+                let commits = kind.is_success();
+                let ended = transaction.end(unrecorded(commits)).await;
+                refusal::of_unrecorded(ended, commits, true)
+            }
+        }
     }
 }

@@ -1,16 +1,90 @@
-//! What is left when a handler has returned, or was interrupted.
+//! A handler: how it is started and told to stop, under which attempt it runs, and what it leaves.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    Bytes, CommitOutcome, HandlerResult, Interrupted, Lent, OnDoubt, OnErrorResult, Refusal,
-    ResultKind, TransactionStore,
-    engine::Closed,
+    Answer, Bytes, CommitOutcome, HandlerResult, Interrupted, LeaseAttempt, Lent, OnDoubt,
+    OnErrorResult, Refusal, ResultKind, Store, TransactionAttempt, TransactionStore,
+    engine::{Closed, Stop},
     refusal::{session_ended, session_ended_after_acting},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::refusal;
+
+/// An attempt that has a transaction: the engine's, or that of an unprotected call.
+pub(super) trait InTransaction<S: TransactionStore>: Send + 'static {
+    /// Tells the handler to stop.
+    fn stop(&self) -> Stop;
+
+    /// Whether a result of this kind commits what the handler wrote.
+    fn commits(&self, kind: ResultKind) -> bool;
+
+    fn run<T: Send>(
+        &mut self,
+        handler: impl Future<Output = T> + Send,
+    ) -> impl Future<Output = Result<T, Interrupted>> + Send;
+
+    /// Ends the transaction; `None` if something still holds it. Says what the caller is told.
+    fn finish<R: HandlerResult + Sync>(
+        self,
+        transaction: Option<S::Transaction>,
+        result: &R,
+    ) -> impl Future<Output = Answer> + Send;
+}
+
+impl<S: TransactionStore> InTransaction<S> for TransactionAttempt<S> {
+    fn stop(&self) -> Stop {
+        Self::stop(self)
+    }
+
+    fn commits(&self, kind: ResultKind) -> bool {
+        Self::commits(self, kind)
+    }
+
+    async fn run<T: Send>(
+        &mut self,
+        handler: impl Future<Output = T> + Send,
+    ) -> Result<T, Interrupted> {
+        Self::run(self, handler).await
+    }
+
+    async fn finish<R: HandlerResult + Sync>(
+        self,
+        transaction: Option<S::Transaction>,
+        result: &R,
+    ) -> Answer {
+        Self::finish(self, transaction, result).await
+    }
+}
+
+/// An attempt in lease mode: the engine's, or that of an unprotected call.
+pub(super) trait UnderLease: Send + 'static {
+    fn run<T: Send>(
+        &mut self,
+        handler: impl Future<Output = T> + Send,
+    ) -> impl Future<Output = Result<T, Interrupted>> + Send;
+
+    /// Ends the attempt, and says what the caller is told.
+    fn finish<R: HandlerResult + Sync>(self, result: &R) -> impl Future<Output = Answer> + Send;
+}
+
+impl<S: Store> UnderLease for LeaseAttempt<S> {
+    async fn run<T: Send>(
+        &mut self,
+        handler: impl Future<Output = T> + Send,
+    ) -> Result<T, Interrupted> {
+        Self::run(self, handler).await
+    }
+
+    async fn finish<R: HandlerResult + Sync>(self, result: &R) -> Answer {
+        Self::finish(self, result).await
+    }
+}
 
 /// Why a handler has no result.
 pub(super) struct NoResult {
@@ -53,6 +127,22 @@ pub(super) fn started<R>(
         kind: ResultKind::NotCalled,
         refusal: refusal::panicked_before(),
     })
+}
+
+/// Runs a handler, and fires its cancellation token when it is told to stop.
+pub(super) async fn until_told<F: Future>(
+    stop: Stop,
+    token: CancellationToken,
+    handler: F,
+) -> F::Output {
+    let told = stop.told();
+    tokio::pin!(handler, told);
+    tokio::select! {
+        biased;
+        output = &mut handler => return output,
+        () = told => token.cancel(),
+    }
+    handler.await
 }
 
 /// Takes the transaction back after the handler has returned or was interrupted; `None` if something
