@@ -1,4 +1,5 @@
-//! The engine's refusals and their sentences.
+//! The engine's refusals and their sentences. Those that come from a record are in
+//! [`answer`](crate::answer).
 //!
 //! The public ones are for the doors (the attribute, the layer and the relay) when they run calls
 //! without protection.
@@ -13,6 +14,8 @@ use crate::{
     store::{StoreError, StoreErrorKind},
 };
 
+pub(crate) use crate::answer::{conflict, in_progress, still_in_doubt};
+
 pub use self::ended::{of_unrecorded, session_ended, session_ended_after_acting, still_held};
 pub(crate) use self::{
     ended::{
@@ -25,42 +28,11 @@ pub(crate) use self::{
     },
 };
 
-/// How long callers are told to wait before asking again about a running call.
+/// How long callers are told to wait before they send a call again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How long callers are told to wait when they have used up their quota.
 const QUOTA_AFTER: Duration = Duration::from_secs(60);
-
-/// How long callers are told to wait before a call in doubt is verified again.
-const VERIFY_AFTER: Duration = Duration::from_secs(5);
-
-pub(crate) fn conflict() -> Refusal {
-    Refusal::new(
-        ErrorKind::KeyConflict,
-        CommitOutcome::NotCommitted,
-        Action::UseNewKey,
-        "This idempotency key was already used for a different call (another tool or other \
-         arguments). This call was not executed. To make it, send a new key.",
-    )
-}
-
-pub(crate) fn in_progress() -> Refusal {
-    Refusal::new(
-        ErrorKind::KeyInProgress,
-        CommitOutcome::Unknown,
-        Action::Wait,
-        "The first call with this idempotency key has not ended: it is still running, or its \
-                 server was interrupted. This call was not executed. Wait, then send the same call \
-                 with the same key.",
-    )
-    // A key that is added now would make it another call.
-    .with_message_without_key(
-        "An equal call made earlier has not ended: it is still running, or its server was \
-                 interrupted. This call was not executed. Wait, then send exactly the same call \
-                 again, without adding a key.",
-    )
-    .with_retry_after(RETRY_AFTER)
-}
 
 pub(crate) fn called_from_itself() -> Refusal {
     Refusal::new(
@@ -70,66 +42,6 @@ pub(crate) fn called_from_itself() -> Refusal {
         "This call was made from inside the handler of the very call that holds this idempotency \
          key, so it would wait for itself. It was not executed. A nested call needs a key of its \
          own.",
-    )
-}
-
-pub(crate) fn expired() -> Refusal {
-    Refusal::new(
-        ErrorKind::KeyExpired,
-        CommitOutcome::Unknown,
-        Action::UseNewKey,
-        "This idempotency key was used before and its result is no longer kept. The call was not \
-         executed again. If it is meant anew, send a new key.",
-    )
-    .with_message_without_key(
-        "An equal call was made earlier and its result is no longer kept. This one was not executed.",
-    )
-}
-
-pub(crate) fn in_doubt() -> Refusal {
-    Refusal::new(
-        ErrorKind::OutcomeUnknown,
-        CommitOutcome::Unknown,
-        Action::AskOperator,
-        "An earlier call with this idempotency key ended without telling whether it took \
-                 effect. It was not executed again. Ask the operator to look before repeating it \
-                 with a new key.",
-    )
-    .with_message_without_key(
-        "An equal call made earlier ended without telling whether it took effect, so this \
-                 one was not executed. Ask the operator to look before making it again.",
-    )
-}
-
-/// Whether the call took effect is not known yet; asking again may tell.
-pub(crate) fn still_in_doubt() -> Refusal {
-    Refusal::new(
-        ErrorKind::OutcomeUnknown,
-        CommitOutcome::Unknown,
-        Action::RetrySameKey,
-        "An earlier call with this idempotency key ended without telling whether it took \
-                 effect, and that could not be found out yet. Send the same call with the same key \
-                 again to find out; do not use a new key.",
-    )
-    .with_message_without_key(
-        "An equal call made earlier ended without telling whether it took effect, and that \
-                 could not be found out yet. Send exactly the same call again to find out, without \
-                 adding a key.",
-    )
-    .with_retry_after(VERIFY_AFTER)
-}
-
-pub(crate) fn too_large() -> Refusal {
-    Refusal::new(
-        ErrorKind::ResultTooLarge,
-        CommitOutcome::Committed,
-        Action::AskOperator,
-        "The call with this idempotency key was executed and its effect is committed, but its \
-         result was too large to keep. It was not executed again; do not repeat it with a new key.",
-    )
-    .with_message_without_key(
-        "An equal call made earlier was executed and its effect is committed, but its result was too \
-         large to keep. This one was not executed; do not repeat it.",
     )
 }
 
@@ -236,7 +148,11 @@ pub fn store_unavailable(error: StoreError) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fingerprint::KeyKind, policy::OnDoubt};
+    use crate::{
+        answer::{expired, in_doubt, too_large},
+        fingerprint::KeyKind,
+        policy::OnDoubt,
+    };
 
     /// A key that such a caller adds makes its call another one, and the tool runs twice.
     #[test]

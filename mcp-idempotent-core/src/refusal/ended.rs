@@ -1,7 +1,7 @@
 //! Refusals of calls whose handler ran.
 
-use super::{in_progress, still_in_doubt};
 use crate::{
+    answer::{in_progress, still_in_doubt},
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     policy::OnDoubt,
     store::{Ended, StoreError},

@@ -201,38 +201,6 @@ pub(crate) fn argument_name(pointer: &str) -> &str {
     name.filter(|name| !name.contains('/')).unwrap_or(pointer)
 }
 
-/// The call was executed, but its stored result cannot be read.
-pub(crate) fn unreadable() -> Refusal {
-    Refusal::new(
-        ErrorKind::OutcomeUnknown,
-        CommitOutcome::Committed,
-        Action::AskOperator,
-        "The call with this idempotency key was executed, but its stored result cannot be read. It \
-         was not executed again.",
-    )
-    .with_message_without_key(
-        "An equal call made earlier was executed, but its stored result cannot be read. This one was \
-         not executed.",
-    )
-}
-
-/// The call was executed, and its stored result is of an earlier form of the tool.
-pub(crate) fn outdated() -> Refusal {
-    Refusal::new(
-        ErrorKind::OutcomeUnknown,
-        CommitOutcome::Committed,
-        Action::AskOperator,
-        "The call with this idempotency key was executed and its effect is committed. The tool's results \
-         have another form since, so the recorded one is not this answer, but comes with it. The call was not \
-         executed again; do not repeat it with a new key.",
-    )
-    .with_message_without_key(
-        "An equal call made earlier was executed and its effect is committed. The tool's results have \
-         another form since, so the recorded one is not this answer, but comes with it. This call was not \
-         executed; do not repeat it.",
-    )
-}
-
 /// The author's code panicked before the handler began. The outcome is unknown, because an earlier call
 /// with the key may have committed.
 pub(crate) fn panicked_before() -> Refusal {

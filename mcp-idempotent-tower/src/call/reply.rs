@@ -1,11 +1,8 @@
 //! What a caller gets.
 
-use mcp_idempotent_core::{Answer, Refusal, Replay};
+use mcp_idempotent_core::{Answer, Refusal, Replay, answer};
 
-use super::{
-    handler::{NoResult, Ran},
-    refusal,
-};
+use super::handler::{NoResult, Ran};
 
 /// What a caller gets.
 pub(crate) enum Reply<R> {
@@ -33,7 +30,7 @@ impl<R> Reply<R> {
         match answer {
             Answer::Replayed(replay) => Self::Replayed(replay),
             Answer::Refused(refusal) => Self::Refused(refusal),
-            Answer::Executed | Answer::Unrecorded => Self::Refused(refusal::unreadable()),
+            Answer::Executed | Answer::Unrecorded => Self::Refused(answer::unreadable()),
         }
     }
 }

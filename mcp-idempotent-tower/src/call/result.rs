@@ -3,7 +3,7 @@
 use std::{future::Future, panic::AssertUnwindSafe};
 
 use futures_util::FutureExt as _;
-use mcp_idempotent_core::{Bytes, HandlerResult, OnErrorResult, Replay, ResultKind};
+use mcp_idempotent_core::{Bytes, HandlerResult, OnErrorResult, Replay, ResultKind, answer};
 use rmcp::{
     ErrorData,
     model::{
@@ -206,7 +206,7 @@ pub(crate) fn answer<S>(
             let announce = idempotency.settings().announce_replays;
             replay(&recorded, reader, announce).unwrap_or_else(|error| {
                 tracing::error!(%error, "a stored result could not be read");
-                reader.refused(&refusal::unreadable())
+                reader.refused(&answer::unreadable())
             })
         }
     })
@@ -221,7 +221,7 @@ fn is_of_another_schema(recorded: &Replay, reader: &Reader) -> bool {
 
 /// Says what was committed: a client that validates results would not accept the recorded one.
 fn outdated(reader: &Reader, recorded: &Replay) -> ToolResult {
-    let mut answer = reader.refused(&refusal::outdated());
+    let mut answer = reader.refused(&answer::outdated());
     let Ok(Ok(CallToolResponse::Complete(response))) = decode(&recorded.response) else {
         return answer;
     };

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use mcp_idempotent_core::{
     Action, CallInfo, CommitOutcome, KeyRequirement, OnDoubt, Policy, Record, RecordState, Refusal,
-    Store, answer::refusal_of, store::Inspected,
+    Store, answer::Standing, store::Inspected,
 };
 use rmcp::{
     ErrorData, RoleServer,
@@ -115,8 +115,8 @@ pub(super) async fn answer<S: Store>(
         .await
         .map_err(refused)?;
     Ok(CustomResult::new(match inspected {
-        Inspected::NotSeen => state("not_seen", "retry_same_key", NOT_SEEN),
-        Inspected::InProgress => state("in_progress", "wait", IN_PROGRESS),
+        Inspected::NotSeen => status(Standing::NotSeen),
+        Inspected::InProgress => status(Standing::InProgress),
         Inspected::Found(record) => {
             let is_asked_for = asked.tool.is_some() && record.fingerprint == identity.fingerprint;
             let reader = is_asked_for.then(|| Reader::of(context));
@@ -124,23 +124,6 @@ pub(super) async fn answer<S: Store>(
         }
     }))
 }
-
-const NOT_SEEN: &str = "No call with this key has arrived, or none that had an effect. It may still \
-    be on its way: send the call with the same key, never with a new one.";
-const IN_PROGRESS: &str = "The call is running. Wait, then ask again, or send it again with the \
-    same key to get its result.";
-const COMPLETED: &str = "The call is completed. Send it again with the same key, tool and arguments \
-    to get its result.";
-const TOO_LARGE: &str = "The call is completed and its effect is committed, but its result was too \
-    large to keep. Do not repeat it.";
-const IN_DOUBT: &str = "The call ended without telling whether it took effect. Ask the operator to \
-    look before repeating it.";
-const IN_DOUBT_AND_RUN_AGAIN: &str = "The call ended without telling whether it took effect. Send it \
-    again with the same key to find out; do not use a new key.";
-const EXPIRED: &str = "The call was completed, and its result is no longer kept. If it is meant \
-    anew, send a new key.";
-const UNREADABLE: &str = "The call is completed, but its stored result cannot be read. Do not \
-    repeat it; ask the operator.";
 
 /// How results look in the protocol revision of the client that asks.
 struct Reader {
@@ -172,42 +155,31 @@ impl Reader {
     }
 }
 
-/// The answer from a record. `next` is what a call with the same key would be told.
+/// The answer from a record.
 fn found(record: Record, on_doubt: OnDoubt, reader: Option<Reader>) -> Value {
-    let next = refusal_of(&record.state, on_doubt)
-        .map_or("retry_same_key", |refusal| refusal.action().as_str());
-    match record.state {
-        RecordState::InProgress { .. } => state("in_progress", next, IN_PROGRESS),
-        RecordState::InDoubt { .. } => {
-            let message = match on_doubt {
-                OnDoubt::Fail => IN_DOUBT,
-                _ => IN_DOUBT_AND_RUN_AGAIN,
-            };
-            state("in_doubt", next, message)
-        }
-        RecordState::Expired => state("expired", next, EXPIRED),
-        RecordState::Completed { response, at } => {
-            let mut answer = match (response, reader) {
-                (None, _) => state("completed", next, TOO_LARGE),
-                (Some(_), None) => state("completed", next, COMPLETED),
-                (Some(response), Some(reader)) => match reader.recorded(&response) {
-                    None => state("completed", "ask_operator", UNREADABLE),
-                    Some((member, recorded)) => {
-                        let mut answer = state("completed", next, COMPLETED);
-                        answer[member] = recorded;
-                        answer
-                    }
-                },
-            };
-            answer["completedAt"] = at.to_string().into();
-            answer
-        }
-    }
+    let standing = Standing::of(&record.state, on_doubt);
+    let RecordState::Completed { response, at } = record.state else {
+        return status(standing);
+    };
+    let mut answer = match (response, reader) {
+        (Some(response), Some(reader)) => match reader.recorded(&response) {
+            None => status(Standing::Unreadable),
+            Some((member, recorded)) => {
+                let mut answer = status(standing);
+                answer[member] = recorded;
+                answer
+            }
+        },
+        (None, _) | (_, None) => status(standing),
+    };
+    answer["completedAt"] = at.to_string().into();
+    answer
 }
 
 /// `ServerResult` is untagged, so these names must not be ones that identify another kind of result.
-fn state(state: &str, next: &str, message: &str) -> Value {
-    json!({ "state": state, "next": next, "message": message })
+fn status(standing: Standing) -> Value {
+    let said = standing.status();
+    json!({ "state": said.state, "next": said.next, "message": said.message })
 }
 
 fn malformed(why: &str) -> ErrorData {

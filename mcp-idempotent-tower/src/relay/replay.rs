@@ -2,7 +2,7 @@
 //! recorded.
 
 use bytes::Bytes;
-use mcp_idempotent_core::Replay;
+use mcp_idempotent_core::{Replay, answer};
 use serde_json::{json, value::RawValue};
 
 use super::{
@@ -23,7 +23,7 @@ use crate::{
 pub(super) fn replayed(replay: &Replay, id: &Id, reader: &Reader, announce: bool) -> Bytes {
     let Some((tag, json)) = unstored(&replay.response) else {
         tracing::error!("a stored result could not be read");
-        return refused(&refusal::unreadable(), id, reader);
+        return refused(&answer::unreadable(), id, reader);
     };
     if tag == tag::ERROR {
         return response(id, "error", json);
