@@ -63,8 +63,8 @@ pub use crate::{
     handler_result::{HandlerResult, ResultKind},
     key::{IdempotencyKey, InvalidKey},
     policy::{
-        InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired, Policy,
-        PolicyOverride, PolicyUse, Wait,
+        AppliesIn, InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired,
+        Policy, PolicyOverride, PolicyUse, Wait,
     },
     record::{Record, RecordState, Timestamp},
     scope::{Application, Scope},

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 pub use self::{
     check::{InvalidPolicy, PolicyUse},
-    overriding::PolicyOverride,
+    overriding::{AppliesIn, PolicyOverride},
 };
 
 /// What a tool requires of a call's key.

@@ -17,34 +17,47 @@ use self::value::{
 };
 use crate::diagnostics::{self, Errors};
 
-/// Every option, as typed.
-const KNOWN: &[&str] = &[
-    "transaction",
-    "key",
-    "key_argument",
-    "ignore",
-    "also_known_as",
-    "retention",
-    "window",
-    "wait",
-    "on_error",
-    "on_error_result",
-    "on_expired",
-    "tombstone",
-    "lease",
-    "heartbeat",
-    "on_doubt",
-    "verify_timeout",
-    "in_doubt_retention",
-    "transaction_timeout",
-    "max_result_bytes",
-    "run_unprotected_when_store_is_unavailable",
-    "idempotency",
-    "crate",
+/// The modes in which an option has an effect.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AppliesIn {
+    Both,
+    Lease,
+    Transaction,
+}
+
+use AppliesIn::{Both, Lease, Transaction};
+
+/// Every option, as typed. Those of a policy are the ones of core's `PolicyOverride::OPTIONS`; a test
+/// compares them.
+const OPTIONS: &[(&str, AppliesIn)] = &[
+    ("transaction", Both),
+    ("key", Both),
+    ("key_argument", Both),
+    ("ignore", Both),
+    ("also_known_as", Both),
+    ("retention", Both),
+    ("window", Both),
+    ("wait", Both),
+    ("on_error", Both),
+    ("on_error_result", Lease),
+    ("on_expired", Both),
+    ("tombstone", Both),
+    ("lease", Lease),
+    ("heartbeat", Lease),
+    ("on_doubt", Lease),
+    ("verify_timeout", Lease),
+    ("in_doubt_retention", Both),
+    ("transaction_timeout", Transaction),
+    ("max_result_bytes", Both),
+    ("run_unprotected_when_store_is_unavailable", Lease),
+    ("idempotency", Both),
+    ("crate", Both),
 ];
 
 #[derive(Default)]
 pub(crate) struct Args {
+    /// The options that are given, in this order.
+    pub(crate) given: Vec<(Ident, AppliesIn)>,
     /// The tool writes through a `CallPool`.
     pub(crate) transaction: Option<Ident>,
     pub(crate) key: Option<Choice>,
@@ -94,12 +107,14 @@ impl Args {
     fn option(&mut self, input: ParseStream<'_>, seen: &mut HashSet<String>) -> syn::Result<()> {
         let name = input.call(Ident::parse_any)?;
         let text = name.to_string();
-        if !KNOWN.contains(&text.as_str()) {
-            return Err(diagnostics::unknown_option(&name, KNOWN));
-        }
+        let Some((_, applies)) = OPTIONS.iter().find(|(option, _)| *option == text) else {
+            let known: Vec<_> = OPTIONS.iter().map(|(option, _)| *option).collect();
+            return Err(diagnostics::unknown_option(&name, &known));
+        };
         if !seen.insert(text.clone()) {
             return Err(diagnostics::duplicate_option(&name));
         }
+        self.given.push((name.clone(), *applies));
         match text.as_str() {
             "transaction" => self.transaction = Some(name.clone()),
             "key" => {

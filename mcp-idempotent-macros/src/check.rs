@@ -1,7 +1,9 @@
 //! Checks that the options and the method agree with each other.
 
+use proc_macro2::Ident;
+
 use crate::{
-    args::{Args, OnDoubt},
+    args::{AppliesIn, Args, OnDoubt},
     diagnostics::{self, Errors},
     target::Target,
 };
@@ -40,23 +42,29 @@ pub(crate) fn check(args: &Args, target: &Target) -> syn::Result<()> {
         if let Some(attempt) = target.attempt() {
             errors.push(diagnostics::attempt_in_transaction(attempt));
         }
-        let of_leases = ["lease", "heartbeat", "verify_timeout"];
-        let of_leases = of_leases.map(|name| args.duration(name).map(|(name, _)| name));
-        let run_unprotected = args.run_unprotected.as_ref();
-        let run_unprotected = run_unprotected.filter(|(_, yes)| yes.value);
-        let run_unprotected = run_unprotected.map(|(name, _)| name);
-        let on_error_result = args.on_error_result.as_ref().map(|(name, _)| name);
-        let others = run_unprotected.into_iter().chain(on_error_result);
-        for name in of_leases.into_iter().flatten().chain(others) {
-            errors.push(diagnostics::lease_in_transaction(name));
-        }
-        if let Some((name, _)) = &args.on_doubt {
-            errors.push(diagnostics::on_doubt_in_transaction(name));
+        for (option, _) in of_mode(args, AppliesIn::Lease) {
+            if option == "on_doubt" {
+                errors.push(diagnostics::on_doubt_in_transaction(option));
+            } else if option != "run_unprotected_when_store_is_unavailable"
+                || args
+                    .run_unprotected
+                    .as_ref()
+                    .is_some_and(|(_, yes)| yes.value)
+            {
+                errors.push(diagnostics::lease_in_transaction(option));
+            }
         }
         return errors.into_result();
     }
     check_durations_of_leases(args, &mut errors);
     errors.into_result()
+}
+
+/// The options that are given and have an effect in this mode alone.
+fn of_mode(args: &Args, mode: AppliesIn) -> impl Iterator<Item = &(Ident, AppliesIn)> {
+    args.given
+        .iter()
+        .filter(move |(_, applies)| *applies == mode)
 }
 
 /// Whether the tool is in transaction mode.
@@ -86,8 +94,8 @@ fn check_durations_of_leases(args: &Args, errors: &mut Errors) {
     {
         errors.push(diagnostics::heartbeat_too_long(name));
     }
-    if let Some((name, _)) = args.duration("transaction_timeout") {
-        errors.push(diagnostics::timeout_without_transaction(name));
+    for (option, _) in of_mode(args, AppliesIn::Transaction) {
+        errors.push(diagnostics::timeout_without_transaction(option));
     }
     if let Some((name, _)) = args.duration("verify_timeout")
         && !matches!(args.on_doubt, Some((_, OnDoubt::Verify(_))))

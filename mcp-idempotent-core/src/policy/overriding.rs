@@ -7,91 +7,110 @@ use super::{
     Wait,
 };
 
-/// What a single tool changes in its server's [`Policy`]. `None` keeps the server's rule. The
-/// fields are the same as in [`Policy`].
-///
-/// It can be a constant. Set the fields that differ, and end with `..PolicyOverride::NONE`, because
-/// fields may be added later.
-///
-/// ```
-/// # use mcp_idempotent_core::{KeyRequirement, Policy, PolicyOverride};
-/// const STRICT: PolicyOverride = PolicyOverride {
-///     key: Some(KeyRequirement::Required),
-///     ..PolicyOverride::NONE
-/// };
-/// let policy = STRICT.over(&Policy::default());
-/// assert_eq!(policy.key, KeyRequirement::Required);
-/// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the attribute's expansion builds it in a constant"
-)]
-pub struct PolicyOverride {
-    /// See [`Policy::key`].
-    pub key: Option<KeyRequirement>,
-    /// See [`Policy::key_argument`].
-    pub key_argument: Option<Cow<'static, str>>,
-    /// See [`Policy::ignored`]. It replaces the server's list.
-    pub ignored: Option<Cow<'static, [Cow<'static, str>]>>,
-    /// See [`Policy::also_known_as`].
-    pub also_known_as: Option<Cow<'static, str>>,
-    /// See [`Policy::retention`].
-    pub retention: Option<Duration>,
-    /// See [`Policy::window`].
-    pub window: Option<Duration>,
-    /// See [`Policy::wait`].
-    pub wait: Option<Wait>,
-    /// See [`Policy::on_error`].
-    pub on_error: Option<OnError>,
-    /// See [`Policy::on_error_result`].
-    pub on_error_result: Option<OnErrorResult>,
-    /// See [`Policy::on_expired`].
-    pub on_expired: Option<OnExpired>,
-    /// See [`Policy::tombstone`].
-    pub tombstone: Option<Duration>,
-    /// See [`Policy::lease`].
-    pub lease: Option<Duration>,
-    /// See [`Policy::heartbeat`].
-    pub heartbeat: Option<Duration>,
-    /// See [`Policy::on_doubt`].
-    pub on_doubt: Option<OnDoubt>,
-    /// See [`Policy::verify_timeout`].
-    pub verify_timeout: Option<Duration>,
-    /// See [`Policy::in_doubt_retention`].
-    pub in_doubt_retention: Option<Duration>,
-    /// See [`Policy::transaction_timeout`].
-    pub transaction_timeout: Option<Duration>,
-    /// See [`Policy::max_result_bytes`].
-    pub max_result_bytes: Option<usize>,
-    /// See [`Policy::run_unprotected_when_store_is_unavailable`].
-    pub run_unprotected_when_store_is_unavailable: Option<bool>,
+/// The modes in which an option has an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are two modes")]
+pub enum AppliesIn {
+    /// Both modes.
+    Both,
+    /// Lease mode alone.
+    Lease,
+    /// Transaction mode alone.
+    Transaction,
+}
+
+macro_rules! words {
+    (Both) => {
+        "both modes"
+    };
+    (Lease) => {
+        "lease mode"
+    };
+    (Transaction) => {
+        "transaction mode"
+    };
+}
+
+macro_rules! options {
+    ($(#[$page:meta])* $($mode:ident $option:ident: $type:ty,)*) => {
+        $(#[$page])*
+        ///
+        /// | Option | Has an effect in |
+        /// | --- | --- |
+        $(#[doc = concat!(
+            "| [`", stringify!($option), "`](Policy::", stringify!($option), ") | ", words!($mode), " |"
+        )])*
+        #[derive(Debug, Clone, Default, PartialEq, Eq)]
+        #[expect(
+            clippy::exhaustive_structs,
+            reason = "the attribute's expansion builds it in a constant"
+        )]
+        pub struct PolicyOverride {
+            $(#[doc = concat!("See [`Policy::", stringify!($option), "`].")]
+            pub $option: Option<$type>,)*
+        }
+
+        impl PolicyOverride {
+            /// Nothing differs.
+            pub const NONE: Self = Self {
+                $($option: None,)*
+            };
+
+            /// All options, each with the modes in which it has an effect.
+            pub const OPTIONS: &'static [(&'static str, AppliesIn)] =
+                &[$((stringify!($option), AppliesIn::$mode),)*];
+
+            /// The options that are given.
+            fn given(&self) -> impl Iterator<Item = (&'static str, AppliesIn)> {
+                let given = [$(self.$option.is_some(),)*];
+                let options = Self::OPTIONS.iter().copied().zip(given);
+                options.filter_map(|(option, is_given)| is_given.then_some(option))
+            }
+        }
+    };
+}
+
+options! {
+    /// What a single tool changes in its server's [`Policy`]. `None` keeps the server's rule. The
+    /// fields are the same as in [`Policy`], and [`ignored`](Policy::ignored) replaces the server's list.
+    ///
+    /// This is the list of all options. The attribute's options and the setters of the layer's rule
+    /// fill it.
+    ///
+    /// It can be a constant. Set the fields that differ, and end with `..PolicyOverride::NONE`, because
+    /// fields may be added later.
+    ///
+    /// ```
+    /// # use mcp_idempotent_core::{KeyRequirement, Policy, PolicyOverride};
+    /// const STRICT: PolicyOverride = PolicyOverride {
+    ///     key: Some(KeyRequirement::Required),
+    ///     ..PolicyOverride::NONE
+    /// };
+    /// let policy = STRICT.over(&Policy::default());
+    /// assert_eq!(policy.key, KeyRequirement::Required);
+    /// ```
+    Both key: KeyRequirement,
+    Both key_argument: Cow<'static, str>,
+    Both ignored: Cow<'static, [Cow<'static, str>]>,
+    Both also_known_as: Cow<'static, str>,
+    Both retention: Duration,
+    Both window: Duration,
+    Both wait: Wait,
+    Both on_error: OnError,
+    Lease on_error_result: OnErrorResult,
+    Both on_expired: OnExpired,
+    Both tombstone: Duration,
+    Lease lease: Duration,
+    Lease heartbeat: Duration,
+    Lease on_doubt: OnDoubt,
+    Lease verify_timeout: Duration,
+    Both in_doubt_retention: Duration,
+    Transaction transaction_timeout: Duration,
+    Both max_result_bytes: usize,
+    Lease run_unprotected_when_store_is_unavailable: bool,
 }
 
 impl PolicyOverride {
-    /// Nothing differs.
-    pub const NONE: Self = Self {
-        key: None,
-        key_argument: None,
-        ignored: None,
-        also_known_as: None,
-        retention: None,
-        window: None,
-        wait: None,
-        on_error: None,
-        on_error_result: None,
-        on_expired: None,
-        tombstone: None,
-        lease: None,
-        heartbeat: None,
-        on_doubt: None,
-        verify_timeout: None,
-        in_doubt_retention: None,
-        transaction_timeout: None,
-        max_result_bytes: None,
-        run_unprotected_when_store_is_unavailable: None,
-    };
-
     /// The policy that results when these rules replace those of `base`. If a tool keeps its
     /// results for longer than its server does, it also keeps its records in doubt for at least
     /// that long, unless it sets `in_doubt_retention` itself.
@@ -187,10 +206,12 @@ impl PolicyOverride {
                 "`verify_timeout` has no effect without OnDoubt::Verify; remove it".to_owned(),
             ));
         }
-        if self.transaction_timeout.is_some() && matches!(of, PolicyUse::Lease { .. }) {
-            return Err(InvalidPolicy::new(
-                "`transaction_timeout` has no effect in lease mode; remove it".to_owned(),
-            ));
+        if matches!(of, PolicyUse::Lease { .. })
+            && let Some((option, _)) = self
+                .given()
+                .find(|(_, applies)| *applies == AppliesIn::Transaction)
+        {
+            return Err(in_vain(option, "lease"));
         }
         policy.check(of, transaction_limit)?;
         Ok(policy)
@@ -202,22 +223,23 @@ impl PolicyOverride {
                 "a rule for calls in doubt has no effect in transaction mode, where the effect commits with its record; remove it, or use lease mode".to_owned(),
             ));
         }
-        for (name, is_said) in [
-            ("lease", self.lease.is_some()),
-            ("heartbeat", self.heartbeat.is_some()),
-            ("verify_timeout", self.verify_timeout.is_some()),
-            ("on_error_result", self.on_error_result.is_some()),
-            (
-                "run_unprotected_when_store_is_unavailable",
-                self.run_unprotected_when_store_is_unavailable == Some(true),
-            ),
-        ] {
-            if is_said {
-                return Err(InvalidPolicy::new(format!(
-                    "`{name}` has no effect in transaction mode; remove it"
-                )));
-            }
+        let mut of_leases = self
+            .given()
+            .filter(|(_, applies)| *applies == AppliesIn::Lease);
+        // This mode always refuses calls while the store is unavailable, so a tool may say so.
+        let is_said_anyway = |option| {
+            option == "run_unprotected_when_store_is_unavailable"
+                && self.run_unprotected_when_store_is_unavailable == Some(false)
+        };
+        match of_leases.find(|(option, _)| !is_said_anyway(*option)) {
+            Some((option, _)) => Err(in_vain(option, "transaction")),
+            None => Ok(()),
         }
-        Ok(())
     }
+}
+
+fn in_vain(option: &str, mode: &str) -> InvalidPolicy {
+    InvalidPolicy::new(format!(
+        "`{option}` has no effect in {mode} mode; remove it"
+    ))
 }

@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use mcp_idempotent_core::{AppliesIn, PolicyOverride};
+
 use crate::tree::{files, read, root};
 
 /// The names of all functions in a tree of Rust files.
@@ -220,4 +222,32 @@ fn the_links_of_the_pages_lead_to_files_and_headings_that_exist() {
         }
     }
     assert!(seen > 20, "only {seen} links were found");
+}
+
+/// The modes of the options are said three times: in core, in the macro, and to the reader.
+#[test]
+fn the_attribute_has_every_option_of_a_policy_and_says_its_mode() {
+    let macros = read("mcp-idempotent-macros/src/args.rs");
+    let page = read("mcp-idempotent-tower/src/attribute/page.md");
+    for (option, applies) in PolicyOverride::OPTIONS {
+        let option = if *option == "ignored" {
+            "ignore"
+        } else {
+            option
+        };
+        let row = format!("(\"{option}\", {applies:?}),");
+        assert!(macros.contains(&row), "the macro has no {row}");
+        let starts = [format!("| `{option} ="), format!("| `{option}(")];
+        let is_row = |line: &&str| starts.iter().any(|start| line.starts_with(start));
+        let rows: Vec<_> = page.lines().filter(is_row).collect();
+        assert!(!rows.is_empty(), "the page has no row for {option}");
+        let mode = match applies {
+            AppliesIn::Both => continue,
+            AppliesIn::Lease => "| Lease mode",
+            AppliesIn::Transaction => "| Transaction mode",
+        };
+        for row in rows {
+            assert!(row.contains(mode), "{row}");
+        }
+    }
 }
