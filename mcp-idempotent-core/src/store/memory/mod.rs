@@ -2,24 +2,20 @@
 //! forgets everything.
 
 mod operator;
+mod records;
 
 use std::{
-    collections::BTreeSet,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
-use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{
-    CallInfo, Claim, Claimed, Completion, Lease, LeaseEnd, Reach, ResolvedBy, Store, StoreError,
-};
+use self::records::{Records, State, Stored, completed, wall_clock};
+use super::{CallInfo, Claim, Claimed, Completion, Lease, LeaseEnd, Reach, Store, StoreError};
 use crate::{
-    fingerprint::{Fingerprint, RecordId, RecordMap},
     policy::OnExpired,
-    record::{Record, RecordState, Timestamp},
-    scope::Application,
+    record::{Record, RecordState},
 };
 
 /// How many expired records each claim removes, so that memory does not grow without a sweep.
@@ -30,69 +26,7 @@ const SWEPT_PER_CLAIM: usize = 2;
 /// Its clock is tokio's, so a test can pause and advance it.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
-    inner: Mutex<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    records: RecordMap<Stored>,
-    /// When each record may be reduced to a tombstone or removed.
-    expiries: BTreeSet<(Instant, RecordId)>,
-    last_token: i64,
-}
-
-impl Default for Inner {
-    fn default() -> Self {
-        Self {
-            records: RecordMap::default(),
-            expiries: BTreeSet::new(),
-            // Tokens start at the wall clock. A restart forgets the records, but other systems
-            // remember what they were told: a new call must not repeat an old call's downstream
-            // keys, and a fencing token that they compare must keep growing.
-            last_token: wall_clock().as_micros(),
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Stored {
-    fingerprint: Fingerprint,
-    token: i64,
-    /// The first attempt's token. `None` if the next attempt starts a new origin.
-    origin: Option<i64>,
-    attempts: u32,
-    call: CallInfo,
-    application: Option<Application>,
-    key_prefix: Option<Box<str>>,
-    created_at: Timestamp,
-    /// The same moment on tokio's clock.
-    created: Instant,
-    in_doubt_retention: Duration,
-    resolved: Option<ResolvedBy>,
-    state: State,
-    /// The record's entry in `expiries`.
-    due: Option<Instant>,
-}
-
-#[derive(Debug)]
-enum State {
-    InProgress {
-        lease_end: Instant,
-    },
-    InDoubt {
-        since: Timestamp,
-        expires: Instant,
-    },
-    Completed {
-        response: Option<Bytes>,
-        at: Timestamp,
-        expires: Instant,
-        purge: Instant,
-    },
-    /// The key is free. A claim before `until` continues this record.
-    Released {
-        until: Instant,
-    },
+    inner: Mutex<Records>,
 }
 
 impl MemoryStore {
@@ -114,128 +48,9 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Records> {
         // No user code runs under the lock, so a poisoned one still guards consistent data.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Inner {
-    /// The record as the contract reports it. `None` if it has expired.
-    fn report(&self, id: RecordId, on_expired: OnExpired, now: Instant) -> Option<Record> {
-        let stored = self.records.get(&id)?;
-        let state = match &stored.state {
-            State::InProgress { lease_end } if *lease_end > now => RecordState::InProgress {
-                lease_remaining: *lease_end - now,
-            },
-            State::InProgress { lease_end } => {
-                if *lease_end + stored.in_doubt_retention <= now {
-                    return None;
-                }
-                stored.in_doubt(wall_clock_at(*lease_end, now))
-            }
-            State::InDoubt { since, expires } => {
-                if *expires <= now {
-                    return None;
-                }
-                stored.in_doubt(*since)
-            }
-            State::Completed {
-                response,
-                at,
-                expires,
-                ..
-            } if *expires > now => RecordState::Completed {
-                response: response.clone(),
-                at: *at,
-            },
-            State::Completed { purge, .. } if on_expired == OnExpired::Refuse && *purge > now => {
-                RecordState::Expired
-            }
-            State::Completed { .. } | State::Released { .. } => return None,
-        };
-        Some(Record::new(stored.fingerprint, state))
-    }
-
-    fn sweep(&mut self, limit: usize, now: Instant) -> u64 {
-        let mut swept = 0;
-        while swept < limit {
-            let Some((due, id)) = self.expiries.first().copied() else {
-                break;
-            };
-            if due > now {
-                break;
-            }
-            self.expiries.pop_first();
-            let Some(stored) = self.records.get_mut(&id) else {
-                continue;
-            };
-            stored.due = None;
-            let later = match &mut stored.state {
-                // The lease was renewed meanwhile.
-                State::InProgress { lease_end } => {
-                    let end = *lease_end + stored.in_doubt_retention;
-                    if end > now {
-                        self.due(id, end);
-                        continue;
-                    }
-                    None
-                }
-                State::Completed {
-                    response, purge, ..
-                } if *purge > now => {
-                    *response = None;
-                    Some(*purge)
-                }
-                State::Completed { .. } | State::InDoubt { .. } | State::Released { .. } => None,
-            };
-            swept += 1;
-            match later {
-                Some(later) => self.due(id, later),
-                None => drop(self.records.remove(&id)),
-            }
-        }
-        swept as u64
-    }
-
-    fn due(&mut self, id: RecordId, at: Instant) {
-        if let Some(stored) = self.records.get_mut(&id) {
-            if let Some(due) = stored.due.replace(at) {
-                self.expiries.remove(&(due, id));
-            }
-            self.expiries.insert((at, id));
-        }
-    }
-
-    fn remove(&mut self, id: RecordId) -> Option<Stored> {
-        let stored = self.records.remove(&id)?;
-        if let Some(due) = stored.due {
-            self.expiries.remove(&(due, id));
-        }
-        Some(stored)
-    }
-
-    fn next_token(&mut self) -> i64 {
-        self.last_token += 1;
-        self.last_token
-    }
-
-    /// The record, if it is in progress under exactly this token and its lease has not ended.
-    fn current(&mut self, lease: &Lease, now: Instant) -> Option<&mut Stored> {
-        self.records.get_mut(&lease.id).filter(|stored| {
-            stored.token == lease.token
-                && matches!(stored.state, State::InProgress { lease_end } if lease_end > now)
-        })
-    }
-}
-
-impl Stored {
-    const fn in_doubt(&self, since: Timestamp) -> RecordState {
-        RecordState::InDoubt {
-            token: self.token,
-            attempts: self.attempts,
-            since,
-        }
     }
 }
 
@@ -404,54 +219,4 @@ impl Store for MemoryStore {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         Ok(self.lock().sweep(limit, Instant::now()))
     }
-}
-
-impl Inner {
-    /// Sets when the sweep looks at a record whose state has just changed.
-    fn due_by_state(&mut self, id: RecordId) {
-        let Some(stored) = self.records.get(&id) else {
-            return;
-        };
-        let at = match stored.state {
-            State::InProgress { lease_end } => lease_end + stored.in_doubt_retention,
-            State::InDoubt { expires, .. } | State::Completed { expires, .. } => expires,
-            State::Released { until } => until,
-        };
-        self.due(id, at);
-    }
-}
-
-fn completed(completion: &Completion, at: Timestamp, now: Instant) -> State {
-    let expires = after(now, completion.retention);
-    State::Completed {
-        response: completion.response.clone(),
-        at,
-        expires,
-        purge: after(expires, completion.tombstone),
-    }
-}
-
-/// Anything longer than a hundred years counts as a hundred years, because no policy checks an
-/// operator's durations.
-fn after(moment: Instant, duration: Duration) -> Instant {
-    const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-    moment + duration.min(LONGEST)
-}
-
-fn wall_clock() -> Timestamp {
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Timestamp::from_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX))
-}
-
-/// Converts a time on tokio's clock to the wall clock.
-fn wall_clock_at(moment: Instant, now: Instant) -> Timestamp {
-    let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
-    let wall = wall_clock().as_micros();
-    Timestamp::from_micros(if moment > now {
-        wall.saturating_add(micros(moment - now))
-    } else {
-        wall.saturating_sub(micros(now - moment))
-    })
 }

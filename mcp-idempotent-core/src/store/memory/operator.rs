@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Inner, MemoryStore, State, Stored, after, completed, wall_clock, wall_clock_at};
+use super::{
+    MemoryStore,
+    records::{Records, State, Stored, after, completed, wall_clock, wall_clock_at},
+};
 use crate::{
     fingerprint::RecordId,
     scope::{Application, Scope},
@@ -87,7 +90,7 @@ impl OperatorStore for MemoryStore {
 }
 
 fn resolve(
-    inner: &mut Inner,
+    inner: &mut Records,
     id: RecordId,
     token: i64,
     resolution: &Resolution,

@@ -10,8 +10,12 @@ use sqlx::{
 use tokio::time::Instant;
 
 use super::{
-    Hook, Shared, SqliteStore, error::store_error, queue::WriterQueue, schema,
-    statement::Statements, writer::Backoff,
+    error::store_error,
+    queue::WriterQueue,
+    schema,
+    statement::Statements,
+    store::{Hook, Shared, SqliteStore},
+    writer::Backoff,
 };
 use crate::store::{CallInfo, StoreError, StoreErrorKind};
 

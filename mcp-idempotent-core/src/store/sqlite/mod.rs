@@ -43,308 +43,111 @@
 
 mod batch;
 mod builder;
+mod claim_lease;
+mod claim_transaction;
+mod end;
 mod error;
 mod lease;
+mod lock;
+mod look_up;
 mod operator;
 mod queue;
-mod recovery;
+mod recover;
 mod row;
 mod schema;
 mod statement;
-mod transaction;
+mod store;
+mod sweep;
 mod watch;
 mod writer;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-use sqlx::{SqlStr, SqliteConnection, SqlitePool, sqlite::SqliteRow};
-use tokio::time::{Instant, timeout_at};
+use sqlx::SqliteConnection;
 
-use self::{
-    batch::Encoded,
-    error::{busy, is_busy, is_read_only, store_error},
-    queue::{Checkout, Line, WriterQueue},
-    row::Found,
-    statement::Statements,
-    writer::Backoff,
+pub use self::{
+    builder::SqliteStoreBuilder, claim_transaction::SqliteTransaction, store::SqliteStore,
 };
-pub use self::{builder::SqliteStoreBuilder, transaction::SqliteTransaction};
 #[cfg(doc)]
 use crate::store::StoreErrorKind;
 use crate::{
     record::Record,
-    store::{CallInfo, Claim, StoreError},
+    store::{
+        CallInfo, Claim, Claimed, Completion, End, Ended, Inspected, Lease, LeaseEnd, Reach, Store,
+        StoreError, TransactionStore,
+    },
 };
 
-type Hook = dyn for<'c> Fn(&'c mut SqliteConnection, &'c CallInfo) -> BoxFuture<'c, Result<(), sqlx::Error>>
-    + Send
-    + Sync;
-
-/// Keeps records in a SQLite file. Clones share one writer. See the [module](self).
-#[derive(Clone)]
-pub struct SqliteStore {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    pool: SqlitePool,
-    writers: WriterQueue,
-    statements: Statements,
-    prefix: Box<str>,
-    wait_bound: Duration,
-    transaction_limit: Duration,
-    on_begin: Option<Box<Hook>>,
-}
-
-/// What opening for a claim found.
-enum Opened {
-    /// There is a record, which decides the answer. Nothing is open.
-    Found(Record),
-    /// SQLite's write lock is held, and no record blocks the claim.
-    New(Checkout),
-}
-
-impl SqliteStore {
-    /// The pool, for your own reads and writes.
-    #[must_use]
-    pub fn pool(&self) -> &SqlitePool {
-        &self.shared.pool
+impl Store for SqliteStore {
+    /// The processes of one machine can share a file.
+    fn reach(&self) -> Reach {
+        Reach::Machine
     }
 
-    /// Whether this is a clone of `other`.
-    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
+    fn transaction_limit(&self) -> Option<Duration> {
+        Some(self.shared.transaction_limit)
     }
 
-    /// Waits for a running transaction, then closes the store's writing connection and the pool.
-    pub async fn close(&self) {
-        self.shared.writers.close().await;
-        self.shared.pool.close().await;
+    async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
+        look_up::look_up(self, claim).await
     }
 
-    fn deadline(&self) -> Instant {
-        Self::after(self.shared.wait_bound)
+    async fn inspect(&self, claim: &Claim) -> Result<Inspected, StoreError> {
+        look_up::inspect(self, claim).await
     }
 
-    /// For statements that a lease depends on: as long as a handler may hold the writer, plus the
-    /// wait bound.
-    fn lease_deadline(&self) -> Instant {
-        let Shared {
-            wait_bound,
-            transaction_limit,
-            ..
-        } = *self.shared;
-        Self::after(wait_bound.saturating_add(transaction_limit))
+    async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
+        claim_lease::claim(self, claim).await
     }
 
-    fn after(wait: Duration) -> Instant {
-        const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-        Instant::now() + wait.min(FAR)
+    async fn take_over(&self, claim: &Claim, token: i64) -> Result<Option<Lease>, StoreError> {
+        claim_lease::take_over(self, claim, token).await
     }
 
-    /// Looks up a record, beside any writer.
-    async fn read(&self, claim: &Claim, deadline: Instant) -> Result<Option<Record>, StoreError> {
-        let statement = &self.shared.statements.look_up;
-        let rows = self
-            .rows("looking up", statement, row::looked_up(claim), deadline)
-            .await?;
-        rows.first()
-            .map(row::decode)
-            .transpose()
-            .map_err(|error| store_error("looking up", error))
+    async fn renew(&self, lease: &Lease, period: Duration) -> Result<LeaseEnd, StoreError> {
+        lease::renew(self, lease, period).await
     }
 
-    /// Reads rows, beside any writer.
-    async fn rows(
+    async fn complete(
         &self,
-        doing: &str,
-        statement: &SqlStr,
-        arguments: Encoded,
-        deadline: Instant,
-    ) -> Result<Vec<SqliteRow>, StoreError> {
-        let reading = async {
-            let arguments = arguments.map_err(sqlx::Error::Encode)?;
-            let mut backoff = Backoff::until(deadline);
-            let mut connection = self.shared.pool.acquire().await?;
-            loop {
-                let rows = sqlx::query_with(statement.clone(), arguments.clone())
-                    .fetch_all(&mut *connection)
-                    .await;
-                match rows {
-                    Ok(rows) => return Ok(rows),
-                    Err(error) => backoff.retry(error).await?,
-                }
-            }
-        };
-        timeout_at(deadline, reading)
-            .await
-            .map_err(|_| busy("a connection"))?
-            .map_err(|error| store_error(doing, error))
+        lease: &Lease,
+        completion: Completion,
+    ) -> Result<LeaseEnd, StoreError> {
+        lease::complete(self, lease, &completion).await
     }
 
-    /// Looks up and takes the write lock. If `durable`, the next commit must reach the disk.
-    async fn open_for(&self, claim: Option<&Claim>, durable: bool) -> Result<Opened, StoreError> {
-        let deadline = self.deadline();
-        let checkout = match self.shared.writers.try_take(deadline).await? {
-            Some(checkout) => checkout,
-            None => {
-                if let Some(claim) = claim
-                    && let Some(record) = self.read(claim, deadline).await?
-                {
-                    return Ok(Opened::Found(record));
-                }
-                self.shared.writers.take(Line::Ordinary, deadline).await?
-            }
-        };
-        self.lock_for(checkout, claim, durable, deadline).await
+    async fn release(&self, lease: &Lease, keep_origin: Duration) -> Result<LeaseEnd, StoreError> {
+        lease::release(self, lease, keep_origin).await
     }
 
-    async fn lock_for(
+    async fn abandon(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
+        lease::abandon(self, lease).await
+    }
+
+    async fn has_unsettled(&self, age: Duration) -> Result<bool, StoreError> {
+        lease::has_unsettled(self, age).await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<u64, StoreError> {
+        sweep::sweep(self, limit).await
+    }
+}
+
+// The trait's own message names every store.
+#[diagnostic::do_not_recommend]
+impl TransactionStore for SqliteStore {
+    type Connection = SqliteConnection;
+    type Transaction = SqliteTransaction;
+
+    async fn begin(
         &self,
-        mut checkout: Checkout,
+        call: &CallInfo,
         claim: Option<&Claim>,
-        durable: bool,
-        deadline: Instant,
-    ) -> Result<Opened, StoreError> {
-        let failed = |error| store_error("claiming", error);
-        let mut backoff = Backoff::until(deadline);
-        let mut makes_room = false;
-        loop {
-            // Each time, because another caller may have had the connection meanwhile.
-            let level = if durable {
-                checkout.writer.make_durable().await
-            } else {
-                checkout.writer.make_ordinary().await
-            };
-            level.map_err(failed)?;
-            let locked = match claim {
-                Some(claim) => {
-                    let statements = &self.shared.statements;
-                    let begin = if makes_room {
-                        &statements.make_room
-                    } else {
-                        &statements.begin
-                    };
-                    row::find(&mut checkout.writer.connection, begin, claim).await
-                }
-                None => checkout.writer.begin().await.map(|()| Found::Nothing),
-            };
-            match locked {
-                Ok(Found::Nothing) => return Ok(Opened::New(checkout)),
-                Ok(Found::Record(record)) => {
-                    if makes_room {
-                        checkout.roll_back_and_give_back().await;
-                    } else {
-                        checkout.give_back();
-                    }
-                    return Ok(Opened::Found(record));
-                }
-                Ok(Found::Remains) => {
-                    checkout.writer.roll_back().await.map_err(failed)?;
-                    makes_room = true;
-                }
-                Err(error) => {
-                    // Where the lock was refused, nothing was begun, or no more than a look-up. It may
-                    // be held by this very call in another process, so the next round looks again.
-                    let may_be_open = makes_room || !is_busy(&error);
-                    if claim.is_some() && may_be_open && checkout.writer.roll_back().await.is_err()
-                    {
-                        return Err(failed(error));
-                    }
-                    if let Err(error) = backoff.retry(error).await {
-                        // A handler may have made the connection read-only.
-                        if !is_read_only(&error) {
-                            checkout.give_back();
-                        }
-                        return Err(failed(error));
-                    }
-                    checkout = self
-                        .shared
-                        .writers
-                        .let_leases_pass(checkout, deadline)
-                        .await?;
-                }
-            }
-        }
+    ) -> Result<Claimed<SqliteTransaction>, StoreError> {
+        claim_transaction::begin(self, call, claim).await
     }
 
-    /// Takes the write lock for a statement that depends on no claim.
-    async fn lock(&self, line: Line, durable: bool) -> Result<Checkout, StoreError> {
-        let deadline = self.deadline();
-        let checkout = self.shared.writers.take(line, deadline).await?;
-        match self.lock_for(checkout, None, durable, deadline).await? {
-            Opened::New(checkout) => Ok(checkout),
-            Opened::Found(_) => unreachable!("without a claim nothing is looked up"),
-        }
+    async fn end(&self, transaction: SqliteTransaction, claim: Option<&Claim>, end: End) -> Ended {
+        end::end(self, transaction, claim, end).await
     }
-
-    /// Runs one statement as a transaction of its own.
-    async fn write(
-        &self,
-        doing: &str,
-        line: Line,
-        statement: &SqlStr,
-        arguments: Encoded,
-    ) -> Result<Vec<i64>, StoreError> {
-        let deadline = match line {
-            Line::Lease => self.lease_deadline(),
-            Line::Ordinary => self.deadline(),
-        };
-        let mut checkout = self.shared.writers.take(line, deadline).await?;
-        let written = async {
-            let arguments = arguments.map_err(sqlx::Error::Encode)?;
-            let mut backoff = match line {
-                Line::Lease => Backoff::eager(deadline),
-                Line::Ordinary => Backoff::until(deadline),
-            };
-            checkout.writer.make_ordinary().await?;
-            loop {
-                let arguments = Ok(arguments.clone());
-                let connection = &mut checkout.writer.connection;
-                let batch = batch::run(connection, statement, arguments, 1).await;
-                match batch.done {
-                    Ok(()) => return Ok(batch.values),
-                    Err(error) => backoff.retry(error).await?,
-                }
-            }
-        };
-        match written.await {
-            Ok(rows) => {
-                checkout.give_back();
-                Ok(rows)
-            }
-            Err(error) => {
-                // It did not get the lock, so it did nothing.
-                if is_busy(&error) {
-                    checkout.give_back();
-                }
-                Err(store_error(doing, error))
-            }
-        }
-    }
-
-    /// Draws the next fencing token in the open transaction.
-    async fn draw_token(&self, connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
-        let tokens: Vec<i64> = sqlx::query_scalar(self.shared.statements.next_token.clone())
-            .fetch_all(connection)
-            .await?;
-        tokens.first().copied().ok_or(sqlx::Error::RowNotFound)
-    }
-}
-
-impl fmt::Debug for SqliteStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteStore")
-            .field("prefix", &self.shared.prefix)
-            .field("wait_bound", &self.shared.wait_bound)
-            .field("transaction_limit", &self.shared.transaction_limit)
-            .finish_non_exhaustive()
-    }
-}
-
-fn micros(duration: Duration) -> i64 {
-    // About thirty thousand years, so that sums of three still fit.
-    const MOST: u128 = 1_000_000_000_000_000_000;
-    i64::try_from(duration.as_micros().min(MOST)).unwrap_or(i64::MAX / 8)
 }

@@ -6,13 +6,12 @@ use bytes::Bytes;
 use sqlx::{Arguments as _, Row as _, sqlite::SqliteArguments, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore,
     batch::{self, Encoded},
     error::store_error,
-    micros,
     queue::{Checkout, Line},
     row::undecodable,
     statement::{COMPLETED, EXPIRED, IN_DOUBT, IN_PROGRESS, RELEASED},
+    store::{SqliteStore, micros},
 };
 use crate::{
     fingerprint::{Fingerprint, RecordId},

@@ -1,4 +1,4 @@
-//! Decoding a record from its row.
+//! A record as a row: writing and reading it.
 
 use std::time::Duration;
 
@@ -49,6 +49,18 @@ pub(super) fn looked_up(claim: &Claim) -> Encoded {
     let mut arguments = SqliteArguments::default();
     arguments.add(&claim.id.as_bytes()[..])?;
     arguments.add(claim.on_expired == OnExpired::Refuse)?;
+    Ok(arguments)
+}
+
+/// The arguments with which every statement begins that writes a whole record: `?1` to `?6`.
+pub(super) fn written(claim: &Claim) -> Encoded {
+    let mut arguments = SqliteArguments::default();
+    arguments.add(&claim.id.as_bytes()[..])?;
+    arguments.add(&claim.fingerprint.to_stored()[..])?;
+    arguments.add(&*claim.call.tool)?;
+    arguments.add(claim.application())?;
+    arguments.add(claim.scope())?;
+    arguments.add(claim.key_prefix.as_deref())?;
     Ok(arguments)
 }
 

@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use super::{SqliteStore, error::store_error, queue::Line, writer::Writer};
+use super::{error::store_error, queue::Line, store::SqliteStore, writer::Writer};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The prefix of the tables' names in the shipped files.

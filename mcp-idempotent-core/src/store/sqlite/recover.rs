@@ -2,7 +2,7 @@
 
 use sqlx::Arguments as _;
 
-use super::{Opened, SqliteStore, error::store_error, lease::held, queue::Line};
+use super::{error::store_error, lease::held, lock::Opened, queue::Line, store::SqliteStore};
 use crate::{
     error::CommitOutcome,
     record::{RecordState, Timestamp},

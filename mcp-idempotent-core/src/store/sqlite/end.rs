@@ -1,27 +1,21 @@
-//! Transaction mode: the record commits together with the handler's writes.
+//! Ending a handler's transaction: the record commits together with the handler's writes.
 
-use std::{
-    fmt,
-    ops::{Deref, DerefMut},
-};
-
-use sqlx::{Arguments as _, SqliteConnection, sqlite::SqliteArguments};
+use sqlx::{Arguments as _, sqlite::SqliteArguments};
 
 use super::{
-    Opened, SqliteStore,
     batch::{self, Batch, Encoded},
+    claim_transaction::SqliteTransaction,
     error::{is_read_only, is_sql_error, leaves_commit_open, store_error},
     lease::{finished, guarded},
-    micros,
+    lock::Opened,
     queue::Checkout,
-    recovery::{Proof, unknown},
+    recover::{Proof, unknown},
+    row,
+    store::{SqliteStore, micros},
 };
 use crate::{
     record::{RecordState, Timestamp},
-    store::{
-        CallInfo, Claim, Claimed, Completion, End, Ended, Lease, StoreError, StoreErrorKind,
-        TransactionStore,
-    },
+    store::{Claim, Completion, End, Ended, Lease, StoreError, StoreErrorKind},
 };
 
 /// How many statements a batch has that ends a transaction.
@@ -29,77 +23,32 @@ const ENDING_STATEMENTS: usize = 2;
 /// How many a batch has that writes a record.
 const RECORDING_STATEMENTS: usize = 3;
 
-/// An open transaction that holds SQLite's write lock. Dropping it rolls back.
-pub struct SqliteTransaction {
-    checkout: Checkout,
-}
-
-impl Deref for SqliteTransaction {
-    type Target = SqliteConnection;
-
-    fn deref(&self) -> &SqliteConnection {
-        &self.checkout.writer.connection
-    }
-}
-
-impl DerefMut for SqliteTransaction {
-    fn deref_mut(&mut self) -> &mut SqliteConnection {
-        &mut self.checkout.writer.connection
-    }
-}
-
-impl fmt::Debug for SqliteTransaction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteTransaction").finish_non_exhaustive()
-    }
-}
-
-// The trait's own message names every store.
-#[diagnostic::do_not_recommend]
-impl TransactionStore for SqliteStore {
-    type Connection = SqliteConnection;
-    type Transaction = SqliteTransaction;
-
-    async fn begin(
-        &self,
-        call: &CallInfo,
-        claim: Option<&Claim>,
-    ) -> Result<Claimed<SqliteTransaction>, StoreError> {
-        let mut checkout = match self.open_for(claim, false).await? {
-            Opened::Found(record) => return Ok(Claimed::Found(record)),
-            Opened::New(checkout) => checkout,
-        };
-        checkout.is_handled();
-        checkout.writer.watch.hold();
-        if let Some(on_begin) = &self.shared.on_begin
-            && let Err(error) = on_begin(&mut checkout.writer.connection, call).await
-        {
-            let error = store_error("the set-up hook", error);
-            checkout.roll_back_and_give_back().await;
-            return Err(error);
+pub(super) async fn end(
+    store: &SqliteStore,
+    transaction: SqliteTransaction,
+    claim: Option<&Claim>,
+    end: End,
+) -> Ended {
+    let SqliteTransaction { checkout } = transaction;
+    match (end, claim) {
+        (End::Commit(completion), Some(claim)) => {
+            store.commit_recorded(checkout, claim, completion).await
         }
-        Ok(Claimed::New(SqliteTransaction { checkout }))
-    }
-
-    async fn end(&self, transaction: SqliteTransaction, claim: Option<&Claim>, end: End) -> Ended {
-        let SqliteTransaction { checkout } = transaction;
-        match (end, claim) {
-            (End::Commit(completion), Some(claim)) => {
-                self.commit_recorded(checkout, claim, completion).await
-            }
-            (End::Commit(_) | End::CommitUnrecorded, claim) => {
-                self.commit_unrecorded(checkout, claim).await
-            }
-            (End::RollBackAndRecord(completion), Some(claim)) => {
-                self.roll_back_and_record(checkout, claim, completion).await
-            }
-            (End::Complete(lease, completion), claim) => {
-                self.commit_completed(checkout, claim, &lease, completion)
-                    .await
-            }
-            (End::RollBackAndRecord(_) | End::RollBack, claim) => {
-                self.roll_back(checkout, claim).await
-            }
+        (End::Commit(_) | End::CommitUnrecorded, claim) => {
+            store.commit_unrecorded(checkout, claim).await
+        }
+        (End::RollBackAndRecord(completion), Some(claim)) => {
+            store
+                .roll_back_and_record(checkout, claim, completion)
+                .await
+        }
+        (End::Complete(lease, completion), claim) => {
+            store
+                .commit_completed(checkout, claim, &lease, completion)
+                .await
+        }
+        (End::RollBackAndRecord(_) | End::RollBack, claim) => {
+            store.roll_back(checkout, claim).await
         }
     }
 }
@@ -343,29 +292,23 @@ impl SqliteStore {
     ) -> Result<(), sqlx::Error> {
         let connection = &mut checkout.writer.connection;
         let token = self.draw_token(connection).await?;
-        sqlx::query(self.shared.statements.insert_in_doubt.clone())
-            .bind(&claim.id.as_bytes()[..])
-            .bind(&claim.fingerprint.to_stored()[..])
-            .bind(&*claim.call.tool)
-            .bind(claim.application())
-            .bind(claim.scope())
-            .bind(claim.key_prefix.as_deref())
-            .bind(token)
-            .bind(micros(claim.in_doubt_retention))
+        let arguments = in_doubt(claim, token).map_err(sqlx::Error::Encode)?;
+        sqlx::query_with(self.shared.statements.insert_in_doubt.clone(), arguments)
             .execute(connection)
             .await?;
         checkout.writer.commit().await
     }
 }
 
+fn in_doubt(claim: &Claim, token: i64) -> Encoded {
+    let mut arguments = row::written(claim)?;
+    arguments.add(token)?;
+    arguments.add(micros(claim.in_doubt_retention))?;
+    Ok(arguments)
+}
+
 fn recorded(claim: &Claim, completion: &Completion) -> Encoded {
-    let mut arguments = SqliteArguments::default();
-    arguments.add(&claim.id.as_bytes()[..])?;
-    arguments.add(&claim.fingerprint.to_stored()[..])?;
-    arguments.add(&*claim.call.tool)?;
-    arguments.add(claim.application())?;
-    arguments.add(claim.scope())?;
-    arguments.add(claim.key_prefix.as_deref())?;
+    let mut arguments = row::written(claim)?;
     arguments.add(completion.response.as_deref())?;
     arguments.add(micros(completion.retention))?;
     arguments.add(micros(completion.tombstone))?;
