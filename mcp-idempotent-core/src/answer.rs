@@ -68,7 +68,7 @@ impl From<Refusal> for Answer {
 /// | not there | nothing: the call runs | retry with the same key |
 /// | in progress | the call has not ended | wait |
 /// | completed, with its result | the result | – |
-/// | completed, too large to keep | the effect is committed | ask the operator |
+/// | completed, without its result | the effect is committed | ask the operator |
 /// | completed, with a result that cannot be read | the effect is committed | ask the operator |
 /// | in doubt, under `fail` | the outcome is unknown | ask the operator |
 /// | in doubt, under `rerun` or `verify` | the outcome is unknown | retry with the same key |
@@ -85,7 +85,8 @@ pub enum Standing {
     InProgress,
     /// It is completed, and its result is there.
     Completed,
-    /// It is completed, and its result was too large to keep.
+    /// It is completed, and its result is not kept: it was too large, or unknown to the operator who
+    /// resolved the call.
     TooLarge,
     /// It is completed, and its result is there but cannot be read.
     Unreadable,
@@ -301,11 +302,13 @@ pub(crate) fn too_large() -> Refusal {
         CommitOutcome::Committed,
         Action::AskOperator,
         "The call with this idempotency key was executed and its effect is committed, but its \
-         result was too large to keep. It was not executed again; do not repeat it with a new key.",
+         result is not kept: it was too large, or an operator knew only that the call took effect. It \
+         was not executed again; do not repeat it with a new key.",
     )
     .with_message_without_key(
-        "An equal call made earlier was executed and its effect is committed, but its result was too \
-         large to keep. This one was not executed; do not repeat it.",
+        "An equal call made earlier was executed and its effect is committed, but its result is not \
+         kept: it was too large, or an operator knew only that the call took effect. This one was not \
+         executed; do not repeat it.",
     )
 }
 

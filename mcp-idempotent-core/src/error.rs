@@ -77,7 +77,8 @@ pub enum ErrorKind {
     KeyExpired,
     /// It is not known whether the first call acted.
     OutcomeUnknown,
-    /// The effect is committed, but its result was too large to keep.
+    /// The effect is committed, but its result is not kept: it was too large, or unknown to the operator
+    /// who resolved the call.
     ResultTooLarge,
     /// The store could not be reached, so the handler did not run.
     StoreUnavailable,

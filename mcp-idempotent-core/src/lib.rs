@@ -52,8 +52,8 @@ pub use crate::{
     canonical::CanonicalArguments,
     engine::{
         Authorize, BeginError, Begun, Borrowed, DetachOnDrop, Engine, InDoubtCall, Interrupted,
-        LeaseAttempt, LeaseHandle, Lent, NotCurrent, Request, SweepSettings, Sweeper,
-        TransactionAttempt, Verdict, Verify,
+        LeaseAttempt, LeaseHandle, Lent, NotCurrent, Request, SecretError, SecretErrorKind,
+        SweepSettings, Sweeper, TransactionAttempt, Verdict, Verify,
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     fingerprint::{

@@ -87,7 +87,8 @@ pub enum RecordState {
     },
     /// Finished.
     Completed {
-        /// The encoded result; `None` when it was too large to store.
+        /// The encoded result; `None` when it was too large to store, or unknown to
+        /// the operator who resolved the call.
         response: Option<Bytes>,
         /// When the finishing statement ran.
         at: Timestamp,

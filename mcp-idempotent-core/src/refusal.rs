@@ -23,8 +23,8 @@ pub(crate) use self::{
         not_encoded, not_encoded_after_acting,
     },
     secret::{
-        another_secret, previous_secret_has_unsettled_calls, previous_secret_needed,
-        rotation_too_short,
+        ANOTHER_SECRET, PREVIOUS_SECRET_NEEDED, PREVIOUS_SECRET_UNSETTLED, another_secret,
+        previous_secret_has_unsettled_calls, previous_secret_needed, rotation_too_short,
     },
 };
 

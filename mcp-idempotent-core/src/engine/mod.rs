@@ -58,6 +58,7 @@ pub use self::{
     lease::{Begun, InDoubtCall, LeaseAttempt, LeaseHandle, NotCurrent, Verdict, Verify},
     lent::{Borrowed, Closed, Lent, NotLent, is_inside_transaction, outside_any_transaction},
     request::{Authorize, Request},
+    secret::{SecretError, SecretErrorKind},
     sweep::{SweepSettings, Sweeper},
     transaction::TransactionAttempt,
 };

@@ -4,10 +4,15 @@ use std::time::Duration;
 
 use crate::error::{Action, CommitOutcome, ErrorKind, Refusal};
 
+// What is wrong, and the remedy: for the log, and for whoever starts the server.
+pub(crate) const ANOTHER_SECRET: &str = "the application's records were made under a different secret than this engine's, or under none; give it the same secret, replace the old one with `with_previous_secret`, or use another application name";
+
+pub(crate) const PREVIOUS_SECRET_NEEDED: &str = "records made under the previous secret are still kept; keep `with_previous_secret` until one retention has passed since the last process without it ended";
+
+pub(crate) const PREVIOUS_SECRET_UNSETTLED: &str = "calls under the previous secret are in progress or in doubt, and would not be found without it; resolve them, or keep `with_previous_secret` until they are settled";
+
 pub(crate) fn another_secret() -> Refusal {
-    tracing::error!(
-        "the application's records were made under a different secret than this engine's, or under none; give it the same secret, replace the old one with `with_previous_secret`, or use another application name"
-    );
+    tracing::error!("{ANOTHER_SECRET}");
     misconfigured(
         "The server's secret is not the one of its idempotency records, so the call was not \
          executed. The server's log names the remedy.",
@@ -15,9 +20,7 @@ pub(crate) fn another_secret() -> Refusal {
 }
 
 pub(crate) fn previous_secret_needed() -> Refusal {
-    tracing::error!(
-        "records made under the previous secret are still kept; keep `with_previous_secret` until one retention has passed since the last process without it ended"
-    );
+    tracing::error!("{PREVIOUS_SECRET_NEEDED}");
     too_early()
 }
 
@@ -29,9 +32,7 @@ fn too_early() -> Refusal {
 }
 
 pub(crate) fn previous_secret_has_unsettled_calls() -> Refusal {
-    tracing::error!(
-        "calls under the previous secret are in progress or in doubt, and would not be found without it; resolve them, or keep `with_previous_secret` until they are settled"
-    );
+    tracing::error!("{PREVIOUS_SECRET_UNSETTLED}");
     too_early()
 }
 

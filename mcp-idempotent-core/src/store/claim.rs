@@ -182,7 +182,8 @@ pub enum LeaseEnd {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Completion {
-    /// The encoded result. `None` keeps a tombstone that says that the result was too large.
+    /// The encoded result. `None` records the completion alone: the result is too large, or not
+    /// known.
     pub response: Option<Bytes>,
     /// How long to keep the result, from the moment the finishing statement runs.
     pub retention: Duration,

@@ -41,7 +41,7 @@ pub enum Outcome {
     StoreError,
     /// Refused: the key's record is past its retention.
     Expired,
-    /// Refused: the recorded result was too large to keep.
+    /// Refused: the result of a completed call is not kept.
     TooLarge,
     /// The handler's transaction could not be committed, or the calls ahead left no result.
     NotCommitted,

@@ -120,8 +120,8 @@ impl<S: Store> Idempotency<S> {
     ///
     /// # Errors
     ///
-    /// As [`Engine::verify_secret`]. Calls are refused likewise.
-    pub async fn verify_secret(&self) -> Result<(), mcp_idempotent_core::Refusal> {
+    /// As [`Engine::verify_secret`]. Calls are refused likewise. The error says what to do.
+    pub async fn verify_secret(&self) -> Result<(), mcp_idempotent_core::SecretError> {
         self.engine.verify_secret().await
     }
 }

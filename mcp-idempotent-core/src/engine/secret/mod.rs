@@ -17,6 +17,7 @@
 //! | *s*, previously *p* | *s* | serves under both |
 //! | anything else | | is refused |
 
+mod error;
 mod records;
 mod state;
 
@@ -28,6 +29,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+pub use self::error::{SecretError, SecretErrorKind};
 pub(super) use self::state::{SecretCheck, Unchecked};
 use self::{
     records::period,
@@ -35,7 +37,6 @@ use self::{
 };
 use super::{Engine, Inner};
 use crate::{
-    error::Refusal,
     fingerprint::{CheckRecord, Fingerprint, check_fingerprint},
     record::RecordState,
     scope::Application,
@@ -62,12 +63,12 @@ impl<S: Store> Engine<S> {
     /// # Errors
     ///
     /// The records were made under another secret, the previous secret is still needed, or the
-    /// store could not be reached. Calls are refused for the same reasons.
-    pub async fn verify_secret(&self) -> Result<(), Refusal> {
+    /// store could not be reached. Calls are refused for the same reasons. The error says what to do.
+    pub async fn verify_secret(&self) -> Result<(), SecretError> {
         let asked = Instant::now();
         let answer = self.inner.question().await;
         self.inner.learn(asked, &answer);
-        answer.map_err(Unchecked::into_refusal)
+        answer.map_err(Unchecked::into_error)
     }
 }
 

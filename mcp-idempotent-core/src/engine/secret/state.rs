@@ -7,6 +7,7 @@ use std::{
 
 use tokio::{sync::watch, time::Instant};
 
+use super::error::{SecretError, SecretErrorKind};
 use crate::{error::Refusal, refusal, store::StoreError};
 
 /// The shortest time between two questions of a serving process. They run beside its calls.
@@ -29,6 +30,15 @@ pub(in crate::engine) enum Unchecked {
 }
 
 impl Unchecked {
+    pub(super) fn into_error(self) -> SecretError {
+        SecretError::new(match self {
+            Self::AnotherSecret => SecretErrorKind::AnotherSecret,
+            Self::TooEarly => SecretErrorKind::TooEarly,
+            Self::Unsettled => SecretErrorKind::Unsettled,
+            Self::Store(error) => return SecretError::of_store(error),
+        })
+    }
+
     pub(in crate::engine) fn into_refusal(self) -> Refusal {
         match self {
             Self::AnotherSecret => refusal::another_secret(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mcp_idempotent_core::{Engine, MemoryStore, Secret, store::Resolution};
+use mcp_idempotent_core::{Engine, MemoryStore, Secret, SecretErrorKind, store::Resolution};
 use tokio::time::{Instant, advance, sleep};
 
 #[cfg(all(feature = "sqlite", feature = "postgres"))]
@@ -67,8 +67,10 @@ async fn another_secret_or_none_is_refused_at_the_start_in_every_direction() {
         let store = Faulty::default();
         let (first, second) = (process(&store, first, None), process(&store, second, None));
         assert_eq!(first.call("k", succeed("one")).await, own("one"));
-        let refusal = second.engine.verify_secret().await.unwrap_err();
-        assert_eq!(refusal.kind().as_str(), "idempotency_misconfigured");
+        let error = second.engine.verify_secret().await.unwrap_err();
+        assert_eq!(error.kind(), SecretErrorKind::AnotherSecret);
+        // What a `main` that returns it prints.
+        assert!(format!("{error:?}").contains("give it the same secret"));
         assert_eq!(second.call("k", succeed("two")).await, REFUSED);
         assert_eq!(first.call("k", succeed("two")).await, replayed("one"));
     }

@@ -1,6 +1,7 @@
 //! For the person on call: looks at the records of a store, and changes them.
 
 mod doctor;
+mod id;
 mod ls;
 mod migrate;
 mod print;

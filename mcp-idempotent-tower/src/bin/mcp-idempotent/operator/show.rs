@@ -8,15 +8,21 @@ use mcp_idempotent_tower::{
 use serde_json::{Value, json};
 
 use super::{
-    Ended, Failure, print,
+    Ended, Failure,
+    id::IdBeginning,
+    print,
     secret::SecretOptions,
-    store::{OneRecord, with_store},
+    store::{StoreOptions, with_store},
 };
 
 #[derive(Debug, Args)]
 pub(crate) struct Show {
+    /// The record's id as `records ls` shows it, or at least its first 8 digits, which the log shows
+    #[arg(value_name = "ID")]
+    id: IdBeginning,
+
     #[command(flatten)]
-    record: OneRecord,
+    store: StoreOptions,
 
     /// The name of a step for which the tool asks for a downstream key: shows the key, by which the other
     /// side knows this call. May be given several times
@@ -32,7 +38,7 @@ type Downstream = (String, Option<String>);
 
 impl Show {
     pub(super) async fn run(self) -> Result<Ended, Failure> {
-        let opened = self.record.store.open().await?;
+        let opened = self.store.open().await?;
         let secret = self.secret.read()?;
         with_store!(opened, store => self.show(store, secret).await)
     }
@@ -42,7 +48,7 @@ impl Show {
         store: S,
         secret: Option<Secret>,
     ) -> Result<Ended, Failure> {
-        let Some(info) = store.show(self.record.id).await? else {
+        let Some(info) = self.id.find(&store).await? else {
             print::line(
                 "there is no record with this id; `records ls` lists those that there are",
             )?;
@@ -59,7 +65,7 @@ impl Show {
         if !keys.is_empty() {
             check_secret(store, &info, secret).await?;
         }
-        if self.record.store.json {
+        if self.store.json {
             print::line(format_args!("{:#}", as_json(&info, keys)))?;
         } else {
             print_record(&info, &keys)?;
@@ -81,10 +87,10 @@ async fn check_secret<S: OperatorStore>(
     if let Some(secret) = secret {
         engine = engine.with_secret(secret);
     }
-    engine.build().verify_secret().await.map_err(|refusal| {
+    engine.build().verify_secret().await.map_err(|error| {
         format!(
             "the downstream keys of {application} are made with a secret, and {}: name it with --secret-file",
-            refusal.message()
+            error.remedy()
         )
         .into()
     })
@@ -175,7 +181,7 @@ fn state(info: &RecordInfo) -> String {
         RecordStatus::InProgress => "an attempt is running",
         RecordStatus::InDoubt => "nobody knows whether the call took effect",
         RecordStatus::Completed if info.response.is_none() => {
-            "the call took effect, and its result was too large to keep"
+            "the call took effect, and its result is not kept"
         }
         RecordStatus::Completed => "a retry gets the result",
         RecordStatus::Released => "the key is free: a retry runs",
