@@ -114,10 +114,11 @@ impl<S: Store> EngineBuilder<S> {
     /// duplicates of running calls are not counted, and calls that leave no record are. Default: no
     /// limit.
     ///
-    /// The quota is handed out in up to 16 equal parts, each for one period, which need not begin at
-    /// the same time. So a scope may begin up to twice as many calls in some interval of that length.
-    /// A process keeps the part that it was given, so a scope whose calls go to several processes may
-    /// be refused up to a sixteenth per process too early. The store is asked once for each part.
+    /// The quota is handed out in up to 16 parts of about the same size, each for one period, which need
+    /// not begin at the same time. So a scope may begin up to twice as many calls in some interval of
+    /// that length. A process keeps the part that it was given, so a scope whose calls go to several
+    /// processes may be refused up to a sixteenth per process too early. The store is asked once for each
+    /// part.
     /// While a secret is replaced, both secrets have a quota of their own.
     ///
     /// A quota of zero counts as one, and a period is at least one second.

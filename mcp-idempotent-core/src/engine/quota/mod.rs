@@ -1,8 +1,8 @@
 //! A quota: how many new calls each scope may begin, over all processes that share the store.
 //!
-//! A quota is divided into tickets, each with an equal share of it. A ticket is a lease that nobody
-//! completes. The process that claims it may begin its share of calls, until the lease ends; then it can be
-//! claimed again. So the store is asked once for each share, and not for each call.
+//! A quota is divided into tickets, whose shares differ by at most one call. A ticket is a lease that
+//! nobody completes. The process that claims it may begin its share of calls, until the lease ends;
+//! then it can be claimed again. So the store is asked once for each share, and not for each call.
 
 mod tickets;
 

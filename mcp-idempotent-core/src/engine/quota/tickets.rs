@@ -28,9 +28,9 @@ const FORGOTTEN_AFTER: Duration = Duration::from_millis(1);
 
 /// Counts the new calls of each scope.
 pub(in crate::engine) struct Quota {
+    /// How many calls all tickets together allow.
+    most: u32,
     tickets: u32,
-    /// How many calls each ticket allows.
-    share: u32,
     period: Duration,
     scopes: Mutex<Scopes>,
 }
@@ -77,8 +77,8 @@ impl Quota {
         let most = most.max(1);
         let tickets = most.min(TICKETS);
         Self {
+            most,
             tickets,
-            share: most / tickets,
             period: period.clamp(SHORTEST_PERIOD, Policy::LONGEST),
             scopes: Mutex::default(),
         }
@@ -112,9 +112,9 @@ impl Quota {
             let claimed = self.claim_one(store, owner).await?;
             let mut scopes = self.lock();
             let count = scopes.counts.entry(scope).or_default();
-            if claimed {
+            if let Some(number) = claimed {
                 count.tickets.push(Ticket {
-                    left: self.share,
+                    left: self.share(number),
                     until: asked + self.period,
                 });
             } else {
@@ -124,14 +124,24 @@ impl Quota {
         }
     }
 
-    async fn claim_one<S: Store>(&self, store: &S, owner: &Owner<'_>) -> Result<bool, StoreError> {
+    /// The number of the ticket that was claimed.
+    async fn claim_one<S: Store>(
+        &self,
+        store: &S,
+        owner: &Owner<'_>,
+    ) -> Result<Option<u32>, StoreError> {
         for number in 0..self.tickets {
             let ticket = self.ticket(owner, number);
             if let Claimed::New(_) = store.claim(&ticket).await? {
-                return Ok(true);
+                return Ok(Some(number));
             }
         }
-        Ok(false)
+        Ok(None)
+    }
+
+    /// How many calls a ticket allows. The first ones allow one more, if the quota is not a multiple.
+    fn share(&self, number: u32) -> u32 {
+        self.most / self.tickets + u32::from(number < self.most % self.tickets)
     }
 
     fn ticket(&self, owner: &Owner<'_>, number: u32) -> Claim {

@@ -45,7 +45,7 @@ async fn until_refused(processes: &[Server<Faulty>], name: &str) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn a_scope_begins_no_more_new_calls_than_its_quota_over_all_processes() {
-    for (most, at_least) in [(1, 1), (3, 3), (16, 16), (160, 140)] {
+    for (most, at_least) in [(1, 1), (3, 3), (16, 16), (31, 29), (160, 140)] {
         let store = Faulty::default();
         let processes = [process(&store, most), process(&store, most)];
         let begun = until_refused(&processes, "first").await;
