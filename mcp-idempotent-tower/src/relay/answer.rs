@@ -11,7 +11,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     message::{Id, Message, is},
-    settings::ServerError,
+    rule::Hints,
+    settings::{RelaySettings, ServerError},
 };
 use crate::{
     call::{
@@ -23,6 +24,24 @@ use crate::{
     raw::{Members, edited, range},
     wire,
 };
+
+/// What the server's answers are worth.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Believed {
+    pub(super) server_error: ServerError,
+    /// The tool recognises retries itself, so a refusal is its own. Any other tool passes on what another
+    /// server said, and may have acted.
+    pub(super) refusals: bool,
+}
+
+impl Believed {
+    pub(super) const fn of(tool: Hints, settings: &RelaySettings) -> Self {
+        Self {
+            server_error: settings.server_error,
+            refusals: tool.is_protected,
+        }
+    }
+}
 
 /// How a forwarded call ended.
 pub(super) struct Answered {
@@ -49,18 +68,16 @@ impl Answered {
         message: Bytes,
         held: Option<OwnedSemaphorePermit>,
         key_maker: KeyMaker,
-        server_error: ServerError,
+        believed: Believed,
     ) -> Self {
         let read = std::str::from_utf8(&message).ok().and_then(Message::of);
         let (kind, tag, result) = match &read {
             Some(response) => match (response.result(), response.error()) {
                 (Some(result), _) => {
                     let tag = tag_of(result);
-                    (kind_of(result, tag, key_maker), tag, Some(result))
+                    (kind_of(result, tag, key_maker, believed), tag, Some(result))
                 }
-                (None, Some(error)) => {
-                    (kind_of_error(error, server_error), tag::ERROR, Some(error))
-                }
+                (None, Some(error)) => (kind_of_error(error, believed), tag::ERROR, Some(error)),
                 (None, None) => (ResultKind::Interrupted, tag::ERROR, None),
             },
             None => (ResultKind::Interrupted, tag::ERROR, None),
@@ -176,7 +193,7 @@ fn tag_of(result: &RawValue) -> u8 {
 }
 
 /// What a result means for the record.
-fn kind_of(result: &RawValue, tag: u8, key_maker: KeyMaker) -> ResultKind {
+fn kind_of(result: &RawValue, tag: u8, key_maker: KeyMaker, believed: Believed) -> ResultKind {
     match tag {
         tag::INPUT_REQUIRED => return ResultKind::InputRequired,
         tag::TASK => return ResultKind::Task,
@@ -192,7 +209,7 @@ fn kind_of(result: &RawValue, tag: u8, key_maker: KeyMaker) -> ResultKind {
         .get("_meta")
         .and_then(|meta| Members::of(meta.get()));
     if let Some(refusal) = meta.and_then(|meta| meta.get(wire::REFUSAL)) {
-        return kind_of_refusal(refusal);
+        return kind_of_refusal(refusal, believed);
     }
     match key_maker {
         KeyMaker::Client | KeyMaker::Model => ResultKind::ErrorResult,
@@ -202,31 +219,38 @@ fn kind_of(result: &RawValue, tag: u8, key_maker: KeyMaker) -> ResultKind {
 }
 
 /// What a JSON-RPC error means for the record.
-fn kind_of_error(error: &RawValue, server_error: ServerError) -> ResultKind {
+fn kind_of_error(error: &RawValue, believed: Believed) -> ResultKind {
     let data = Members::of(error.get()).and_then(|error| error.get("data"));
     let data_type = data.and_then(|data| Members::of(data.get())?.text("type"));
     if let (Some(data), true) = (
         data,
         data_type.is_some_and(|it| refusal::is_a_type_of_ours(&it)),
     ) {
-        return kind_of_refusal(data);
+        return kind_of_refusal(data, believed);
     }
-    match server_error {
+    kind_of_other_error(believed)
+}
+
+const fn kind_of_other_error(believed: Believed) -> ResultKind {
+    match believed.server_error {
         ServerError::NothingHappened => ResultKind::NotExecuted,
         ServerError::MayHaveActed => ResultKind::Interrupted,
     }
 }
 
-/// A refusal of a server that recognises retries itself. If it asks for one, it has to get it.
-fn kind_of_refusal(data: &RawValue) -> ResultKind {
+/// A refusal of a tool that recognises retries itself: if it asks for one, it has to get it. From any other
+/// tool it proves no more than other errors.
+fn kind_of_refusal(data: &RawValue, believed: Believed) -> ResultKind {
     let data = Members::of(data.get());
     let says = |name, text: &str| is(data.as_ref().and_then(|it| it.get(name)), text);
     let asks_again =
         says("action", Action::RetrySameKey.as_str()) || says("action", Action::Wait.as_str());
-    if asks_again || says("outcome", CommitOutcome::NotCommitted.as_str()) {
+    if !asks_again && !says("outcome", CommitOutcome::NotCommitted.as_str()) {
+        ResultKind::Interrupted
+    } else if believed.refusals {
         ResultKind::NotExecuted
     } else {
-        ResultKind::Interrupted
+        kind_of_other_error(believed)
     }
 }
 
@@ -255,8 +279,8 @@ pub(super) fn response(id: &Id, member: &str, json: &str) -> Bytes {
 mod tests {
     use super::*;
 
-    fn kind(message: &str, key_maker: KeyMaker, error: ServerError) -> ResultKind {
-        Answered::by_server(Bytes::from(message.to_owned()), None, key_maker, error).kind
+    fn kind(message: &str, key_maker: KeyMaker, believed: Believed) -> ResultKind {
+        Answered::by_server(Bytes::from(message.to_owned()), None, key_maker, believed).kind
     }
 
     #[test]
@@ -339,7 +363,36 @@ mod tests {
                 K::Interrupted,
             ),
         ] {
-            assert_eq!(kind(message, key_maker, error), expected, "{message}");
+            let believed = Believed {
+                server_error: error,
+                refusals: true,
+            };
+            assert_eq!(kind(message, key_maker, believed), expected, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_that_a_tool_passes_on_proves_no_more_than_other_errors() {
+        let data = r#"{"type":"idempotency_store_unavailable","outcome":"not_committed","action":"retry_same_key"}"#;
+        let messages = [
+            format!(r#"{{"id":1,"error":{{"data":{data}}}}}"#),
+            format!(
+                r#"{{"id":1,"result":{{"isError":true,"_meta":{{"io.github.mcp-idempotent/refusal":{data}}}}}}}"#
+            ),
+        ];
+        for (refusals, server_error, expected) in [
+            (true, ServerError::MayHaveActed, ResultKind::NotExecuted),
+            (false, ServerError::MayHaveActed, ResultKind::Interrupted),
+            (false, ServerError::NothingHappened, ResultKind::NotExecuted),
+        ] {
+            let believed = Believed {
+                server_error,
+                refusals,
+            };
+            for message in &messages {
+                let found = kind(message, KeyMaker::Client, believed);
+                assert_eq!(found, expected, "{message}");
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    answer,
+    answer::{self, Believed},
     call::RelayedCall,
     message::{Id, Message, param},
     outlet::Outlet,
@@ -164,9 +164,10 @@ impl<S: Store> Calls<S> {
             return None;
         };
         let server = Arc::clone(&self.server);
-        let (on_doubt, server_error) = (policy.on_doubt, self.settings().server_error);
+        let on_doubt = policy.on_doubt;
+        let believed = Believed::of(hints, self.settings());
         let forward: Forward =
-            Box::new(move |call| Box::pin(server.forward(call, on_doubt, server_error)));
+            Box::new(move |call| Box::pin(server.forward(call, on_doubt, believed)));
         Some(self.relay.answer(call, policy, hints, forward).await)
     }
 

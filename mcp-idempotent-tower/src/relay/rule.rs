@@ -14,6 +14,8 @@ pub(super) struct Hints {
     pub(super) read_only: Option<bool>,
     pub(super) destructive: Option<bool>,
     pub(super) idempotent: Option<bool>,
+    /// It recognises retries itself: its entry has the contract of this crate.
+    pub(super) is_protected: bool,
 }
 
 const KEYS: [KeyRequirement; 3] = [

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 
 use super::rule::Hints;
+use crate::wire;
 
 /// How long the server may take to list its tools.
 pub(super) const LISTING: Duration = Duration::from_secs(10);
@@ -89,14 +90,16 @@ where
         let Ok(Response { result: page }) = serde_json::from_slice(&response) else {
             break;
         };
-        for Tool { name, annotations } in page.tools {
+        for tool in page.tools {
+            let (annotations, meta) = (tool.annotations, tool.meta);
             let hints = Hints {
                 is_listed: true,
                 read_only: annotations.read_only_hint,
                 destructive: annotations.destructive_hint,
                 idempotent: annotations.idempotent_hint,
+                is_protected: meta.get(wire::CONTRACT).is_some_and(Value::is_object),
             };
-            tools.insert(name, hints);
+            tools.insert(tool.name, hints);
         }
         match page.next_cursor {
             Some(cursor) => params.insert("cursor".to_owned(), cursor.into()),
@@ -123,6 +126,8 @@ struct Tool {
     name: String,
     #[serde(default, deserialize_with = "or_default")]
     annotations: Annotations,
+    #[serde(default, rename = "_meta", deserialize_with = "or_default")]
+    meta: Map<String, Value>,
 }
 
 #[derive(Deserialize, Default)]
@@ -134,6 +139,10 @@ struct Annotations {
     idempotent_hint: Option<bool>,
 }
 
-fn or_default<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Annotations, D::Error> {
+fn or_default<'de, D, T>(value: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
     Option::deserialize(value).map(Option::unwrap_or_default)
 }

@@ -13,10 +13,9 @@ use mcp_idempotent_core::OnDoubt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{
-    answer::Answered,
+    answer::{Answered, Believed},
     call::RelayedCall,
     outlet::{Outlet, Unsent},
-    settings::ServerError,
 };
 
 /// What the server answered.
@@ -86,7 +85,7 @@ impl Upstream {
         self: Arc<Self>,
         call: RelayedCall,
         on_doubt: OnDoubt,
-        server_error: ServerError,
+        believed: Believed,
     ) -> Answered {
         let Ok(open) = self.open() else {
             return Answered::not_sent();
@@ -100,7 +99,7 @@ impl Upstream {
         }
         match open.response().await {
             Some(Response::Message(message, held)) => {
-                Answered::by_server(message, held, key_maker, server_error)
+                Answered::by_server(message, held, key_maker, believed)
             }
             Some(Response::TooLong) => Answered::too_long(),
             None => Answered::lost(on_doubt),

@@ -17,8 +17,8 @@ pub(super) mod answer {
     pub(in crate::store::postgres) const FENCED: &str = KEY_BUSY;
     /// Square root of a negative number: there is a record.
     pub(in crate::store::postgres) const SEEN: &str = "2201F";
-    /// A histogram of no buckets: the server is a standby.
-    pub(in crate::store::postgres) const STANDBY: &str = "2201G";
+    /// A histogram of no buckets: transactions begin read-only, as on every standby.
+    pub(in crate::store::postgres) const BEGINS_READ_ONLY: &str = "2201G";
     /// Substring of negative length: the transaction is serializable.
     pub(in crate::store::postgres) const SERIALIZABLE: &str = "22011";
 }
@@ -43,7 +43,7 @@ pub(super) fn sqlstate(error: &sqlx::Error) -> Option<Cow<'_, str>> {
 pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
     matches!(
         sqlstate(error).as_deref(),
-        Some(READ_ONLY | answer::STANDBY)
+        Some(READ_ONLY | answer::BEGINS_READ_ONLY)
     )
 }
 
@@ -109,7 +109,7 @@ pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
             }
             code if code.starts_with("28") => StoreErrorKind::Misconfigured,
             // The server takes no writes for now.
-            READ_ONLY | answer::STANDBY => StoreErrorKind::Unavailable,
+            READ_ONLY | answer::BEGINS_READ_ONLY => StoreErrorKind::Unavailable,
             // Insufficient resources (such as too many connections), system errors.
             code if is_end_of_session(code) || code.starts_with("53") || code.starts_with("58") => {
                 StoreErrorKind::Unavailable
@@ -138,7 +138,7 @@ pub(super) fn store_error(doing: &str, schema: &str, error: sqlx::Error) -> Stor
         Some("42501") => format!(
             "; the database role lacks rights in schema {schema}, or a row-level security policy refuses its records: see the grants in the documentation of `PostgresStore`"
         ),
-        Some(READ_ONLY | answer::STANDBY) => {
+        Some(READ_ONLY | answer::BEGINS_READ_ONLY) => {
             "; the server is a standby or read-only. The connection is closed, and the next one may lead to the primary".to_owned()
         }
         _ => String::new(),

@@ -143,7 +143,8 @@ impl PostgresStore {
                     "the database is a standby: the store needs the primary",
                 ));
             }
-            if error::sqlstate(&error).as_deref() == Some(error::READ_ONLY) {
+            // A standby has been told apart before.
+            if error::is_read_only(&error) {
                 return Err(misconfigured(
                     "transactions begin read-only here: set default_transaction_read_only to off for the role and the database",
                 )

@@ -10,7 +10,10 @@ use mcp_idempotent_core::{
         postgres::PostgresStore,
     },
 };
-use sqlx::{PgPool, postgres::PgPoolOptions};
+use sqlx::{
+    PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
 
 use super::{
     database::{Database, claim, lease, result, text_of},
@@ -172,6 +175,23 @@ async fn a_connection_to_a_demoted_server_is_closed_and_the_next_call_reaches_th
     let completed = store.complete(&held, result("done")).await;
     assert!(matches!(completed, Ok(LeaseEnd::Done(_))), "{completed:?}");
     assert_eq!(pair.database.effects().await, ["new"]);
+}
+
+/// As on a primary that was made read-only and not restarted, because its disk is full, say.
+#[tokio::test]
+async fn a_connection_whose_transactions_begin_read_only_is_closed_before_a_handler_runs() {
+    let database =
+        Database::with_options(|server| server.options([("default_transaction_read_only", "on")]))
+            .await;
+    let new = claim("new", "{}");
+    is_passing(database.store.begin(&new.call, Some(&new)).await);
+    is_passing(database.store.begin(&new.call, None).await);
+    is_passing(database.store.claim(&new).await);
+    let server = PgConnectOptions::clone(&database.outside.connect_options());
+    database.pool.set_connect_options(server);
+    let answered = call(&database, &database.store, &new).await;
+    assert_eq!(answered, Ok("new".to_owned()));
+    assert_eq!(database.effects().await, ["new"]);
 }
 
 #[tokio::test]

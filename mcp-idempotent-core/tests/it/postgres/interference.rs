@@ -340,24 +340,6 @@ async fn a_savepoint_with_our_own_name_changes_no_answer() {
 }
 
 #[tokio::test]
-async fn a_read_only_transaction_is_an_error_and_records_nothing() {
-    let database = Database::with(
-        |options| options.options([("default_transaction_read_only", "on")]),
-        |pool| pool.max_connections(1),
-        |store| store,
-    )
-    .await;
-    let claim = claim("key", "{}");
-    let transaction = database.begin(&claim).await;
-    let ended = database.commit(transaction, &claim, "result").await;
-    let Ended::Aborted(error) = ended else {
-        panic!("expected an abort, found {ended:?}");
-    };
-    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-    assert_eq!(database.records().await, 0);
-}
-
-#[tokio::test]
 async fn a_handler_that_makes_its_transaction_read_only_does_so_for_itself() {
     let database = Database::with_pool(1).await;
     let claim = claim("key", "{}");

@@ -20,10 +20,9 @@ use super::{
 use crate::{
     call::key::KeyMaker,
     relay::{
-        answer::Answered,
+        answer::{Answered, Believed},
         call::RelayedCall,
         message::{Id, Message},
-        settings::ServerError,
     },
 };
 
@@ -53,7 +52,7 @@ pub(super) struct Exchange {
     pub(super) authority: Authority,
     pub(super) head: request::Parts,
     pub(super) on_doubt: OnDoubt,
-    pub(super) server_error: ServerError,
+    pub(super) believed: Believed,
     pub(super) limit: usize,
 }
 
@@ -82,7 +81,7 @@ impl Exchange {
         let body = body.to_bytes();
         if is_answer(&body, &id) {
             drop(live.send(Live::Message(Box::new(head))));
-            return Answered::by_server(body, None, key_maker, self.server_error);
+            return Answered::by_server(body, None, key_maker, self.believed);
         }
         let status = head.status;
         drop(live.send(Live::Other(Box::new(Response::from_parts(head, body)))));
@@ -139,7 +138,7 @@ impl Exchange {
                     to = None;
                 }
                 if let Some(answer) = answer {
-                    return Answered::by_server(answer.into(), None, key_maker, self.server_error);
+                    return Answered::by_server(answer.into(), None, key_maker, self.believed);
                 }
             }
             let Some(Ok(last)) = last.as_deref().map(HeaderValue::from_str) else {

@@ -29,7 +29,7 @@ use super::{
     wire::{self, Server, WireBody, WireError, boxed, full, is_of_type, plain},
 };
 use crate::relay::{
-    answer,
+    answer::{self, Believed},
     call::RelayedCall,
     message::{Id, Message, messages, param},
     relay::{Forward, Relay},
@@ -197,7 +197,7 @@ impl<S: Store> HttpRelay<S> {
             authority: self.authority.clone(),
             head,
             on_doubt: policy.on_doubt,
-            server_error: self.relay.settings().server_error,
+            believed: Believed::of(hints, self.relay.settings()),
             limit: self.relay.settings().max_message_bytes,
         };
         let (live, mut seen) = oneshot::channel();

@@ -54,8 +54,8 @@ impl Ends {
         }
     }
 
-    /// With a server that has listed its tools: `charge`, `look` (which only reads) and `set` (which is safe to
-    /// repeat).
+    /// With a server that has listed its tools: `charge`, `look` (which only reads), `set` (which is safe to
+    /// repeat) and `book` (which recognises retries itself).
     pub(super) async fn listed<S: Store>(relay: &Relay<S>) -> Self {
         let mut ends = Self::of(relay);
         ends.client
@@ -74,6 +74,7 @@ impl Ends {
             { "name": "charge" },
             { "name": "look", "annotations": { "readOnlyHint": true } },
             { "name": "set", "annotations": { "idempotentHint": true } },
+            { "name": "book", "_meta": { "io.github.mcp-idempotent/idempotency": { "key": "required" } } },
         ]);
         self.server.answer(&asked, json!({ "tools": tools })).await;
     }

@@ -89,25 +89,27 @@ async fn a_server_that_recognises_retries_itself_gets_those_that_it_asks_for() {
             json!({ "type": "idempotency_outcome_unknown", "outcome": outcome, "action": action });
         json!({ "code": -32603, "message": "?", "data": data })
     };
-    let mut careful = RelaySettings::default();
-    careful.server_error = ServerError::MayHaveActed;
-    let charge = keyed(json!(1), "charge", json!({}), "k");
+    let careful = || {
+        let mut careful = RelaySettings::default();
+        careful.server_error = ServerError::MayHaveActed;
+        careful
+    };
+    let book = keyed(json!(1), "book", json!({}), "k");
     let asks = refusal("retry_same_key", "unknown");
     assert!(
-        answers(careful, charge.clone(), "error", asks)
+        answers(careful(), book.clone(), "error", asks.clone())
             .await
             .1
             .is_none()
     );
+    // This one does not recognise them, so it passes on what another server said, and may have acted.
+    let charge = keyed(json!(1), "charge", json!({}), "k");
+    let unknown = answers(careful(), charge, "error", asks).await.1;
+    assert_eq!(refusal_of(&unknown.unwrap())["outcome"], "unknown");
     let settings = RelaySettings::default();
-    let unknown = answers(
-        settings,
-        charge,
-        "error",
-        refusal("ask_operator", "unknown"),
-    )
-    .await
-    .1;
+    let unknown = answers(settings, book, "error", refusal("ask_operator", "unknown"))
+        .await
+        .1;
     assert_eq!(refusal_of(&unknown.unwrap())["outcome"], "unknown");
 }
 

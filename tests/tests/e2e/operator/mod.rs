@@ -141,6 +141,11 @@ async fn on_call<S: Store>(place: &Place, store: S) {
     assert_eq!(shown.code, 0, "{shown:?}");
     assert!(shown.out.contains(&passed_on), "{}", shown.out);
     assert!(shown.out.contains("What to do"), "{}", shown.out);
+    // As the log shows it.
+    let by_beginning = place.run(&["records", "show", &id[..8], "--step", "charge"]);
+    assert_eq!(by_beginning.out, shown.out);
+    let of_nobody = place.run(&["records", "show", "00000000"]);
+    assert_eq!(of_nobody.code, 3, "{of_nobody:?}");
     let as_json = place.json(&["records", "show", &id, "--step", "charge"]);
     assert_eq!(as_json["downstreamKeys"]["charge"], passed_on);
     let token = as_json["token"].to_string();
@@ -289,7 +294,7 @@ async fn a_wrong_command_says_what_to_type() {
     assert!(silent.err.contains("--who"), "{}", silent.err);
     let short = place.run(&["records", "show", "3f1c"]);
     assert!(
-        short.code == 2 && short.err.contains("64 hex digits"),
+        short.code == 2 && short.err.contains("at least the first 8"),
         "{short:?}"
     );
     let help = place.run(&["records", "resolve", "--help"]);
