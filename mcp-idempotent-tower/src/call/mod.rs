@@ -1,46 +1,23 @@
 //! What every call goes through, whichever door it came through: the attribute, the layer or the relay.
 //!
+//! Four rooms, and [`tool_call`], the call itself:
+//!
 //! | Where is … | |
 //! | --- | --- |
-//! | the call itself | [`tool_call`]; `incoming` is what the rest needs to know about it |
-//! | the whole run | [`run`], one function for each mode; `unprotected` has the attempts of calls without protection |
-//! | the key, the scope, the identity | [`key`], [`scope`], [`identity`]; [`round`] for later rounds |
-//! | the rules of the call | [`rules`] |
-//! | what the handler is given | [`attempt`] (lease mode), [`tx`] (a transaction) |
-//! | how the handler is told to stop | `handler` (transaction mode), [`attempt`] (lease mode) |
+//! | which call it is | [`identity`]: its [`key`], its [`scope`], and what a run has to know of it ([`incoming`]) |
+//! | the whole run | [`run`], one function for each mode, and its [`rules`]; `unprotected` has the attempts of calls that nothing protects |
+//! | what the handler is given | [`attempt`] (lease mode), [`tx`] (a transaction), [`after_commit`] |
+//! | how the handler is started and told to stop, and what it leaves | [`handler`]; [`attempt`] tells it in lease mode |
 //! | a call in doubt | [`doubt`], `verify` |
-//! | what the handler left | `handler` (its transaction), [`result`] (its result) |
+//! | what the caller is told | [`result`], in the form for its [`reader`]; [`refusal`] |
 //! | who said it: the handler, or another server | [`observed`], [`seal`], [`provenance`], [`not_executed`] |
-//! | what the caller is told | [`reply`], [`refusal`] |
 //! | what `tools/list` says | [`definition`], [`contract`], [`schema`] |
 
-pub(crate) mod after_commit;
-pub(crate) mod attempt;
-pub(crate) mod contract;
 pub(crate) mod definition;
-pub(crate) mod doubt;
-mod handler;
 pub(crate) mod identity;
-mod incoming;
-pub(crate) mod key;
-pub(crate) mod not_executed;
-pub(crate) mod observed;
-pub(crate) mod on_replay;
-pub(crate) mod provenance;
-pub(crate) mod reader;
-pub mod refusal;
-pub(crate) mod reply;
 pub(crate) mod result;
-pub(crate) mod round;
-pub(crate) mod rules;
 pub(crate) mod run;
-pub(crate) mod schema;
-pub mod scope;
-pub(crate) mod seal;
 pub(crate) mod tool_call;
-pub(crate) mod tx;
-mod unprotected;
-mod verify;
 
 use mcp_idempotent_core::OnErrorResult;
 use rmcp::{
@@ -48,8 +25,13 @@ use rmcp::{
     model::{CallToolResponse, CallToolResult},
 };
 
-pub(crate) use self::incoming::Incoming;
-pub use self::tool_call::ToolCall;
+pub(crate) use self::{
+    definition::{contract, schema},
+    identity::{incoming, incoming::Incoming, key},
+    result::{not_executed, observed, on_replay, provenance, reader, seal},
+    run::{after_commit, attempt, doubt, handler, rules, tx},
+};
+pub use self::{identity::scope, result::refusal, tool_call::ToolCall};
 
 /// A JSON object, as arguments and `_meta` are.
 pub(crate) type Object = serde_json::Map<String, serde_json::Value>;

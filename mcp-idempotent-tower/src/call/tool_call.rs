@@ -19,9 +19,8 @@ use super::{
     after_commit::AfterCommit,
     attempt::Attempt,
     definition::{self, Definitions},
-    incoming::Incoming,
+    incoming::{Incoming, round},
     observed::{Observation, Observed},
-    round::round,
     scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
     tx::InLeaseMode,
 };

@@ -15,7 +15,7 @@ pub(super) use self::compiled::{Compiled, is_read_only, top_level_name};
 use crate::call::{
     Classify, ToolCall,
     doubt::{InDoubt, VerifyFn, Verifying},
-    reply::Reply,
+    handler::Reply,
     result::Handled,
     rules::Rules,
     run,

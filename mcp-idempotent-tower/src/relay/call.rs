@@ -16,8 +16,8 @@ use super::{
 use crate::{
     call::{
         Incoming, Object,
+        incoming::round,
         key::{KeyMaker, Places},
-        round::round,
         scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
     },
     raw::{Edit, Members, edited, range, text},

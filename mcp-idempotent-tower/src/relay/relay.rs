@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Idempotency,
-    call::{reader::Reader, reply::Reply, rules::Rules, run},
+    call::{handler::Reply, reader::Reader, rules::Rules, run},
     idempotency::BuildError,
 };
 

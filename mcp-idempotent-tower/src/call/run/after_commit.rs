@@ -75,11 +75,11 @@ enum Wanted {
 }
 
 impl AfterCommit {
-    pub(super) fn new() -> Self {
+    pub(in crate::call) fn new() -> Self {
         Self(Arc::new(Mutex::new(Wanted::Once(Vec::new()))))
     }
 
-    pub(super) fn of_this_task() -> Option<Self> {
+    pub(in crate::call) fn of_this_task() -> Option<Self> {
         CURRENT.try_with(Clone::clone).ok().flatten()
     }
 
@@ -95,17 +95,17 @@ impl AfterCommit {
     }
 
     /// Makes this the one of the task that runs `handler`.
-    pub(super) fn during<F: Future>(self, handler: F) -> impl Future<Output = F::Output> {
+    pub(in crate::call) fn during<F: Future>(self, handler: F) -> impl Future<Output = F::Output> {
         CURRENT.scope(Some(self), handler)
     }
 
     /// Runs a handler without a transaction, whatever call is around it.
-    pub(super) fn none_during<F: Future>(handler: F) -> impl Future<Output = F::Output> {
+    pub(in crate::call) fn none_during<F: Future>(handler: F) -> impl Future<Output = F::Output> {
         CURRENT.scope(None, handler)
     }
 
     /// The call has ended. What was wanted runs if it was committed, and holds `until_then` meanwhile.
-    pub(super) fn ended(&self, is_committed: bool, until_then: impl Send + 'static) {
+    pub(in crate::call) fn ended(&self, is_committed: bool, until_then: impl Send + 'static) {
         let wanted = std::mem::replace(&mut *self.lock(), Wanted::Ended);
         let Wanted::Once(futures) = wanted else {
             return;

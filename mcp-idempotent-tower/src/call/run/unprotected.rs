@@ -22,12 +22,12 @@ use tracing::{Instrument as _, Span};
 
 use super::{
     handler::{InTransaction, UnderLease},
-    identity::Unprotected,
     rules::Rules,
 };
+use crate::call::identity::Unprotected;
 
 /// Transaction mode: the handler's writes are committed or rolled back, and nothing is recorded.
-pub(super) struct UnprotectedTransaction<S> {
+pub(in crate::call) struct UnprotectedTransaction<S> {
     store: Arc<S>,
     policy: Arc<Policy>,
     observed: ObservedCall,
@@ -39,7 +39,7 @@ impl<S: TransactionStore> UnprotectedTransaction<S> {
     /// # Errors
     ///
     /// The store is unavailable. Nothing was changed.
-    pub(super) async fn begin(
+    pub(in crate::call) async fn begin(
         rules: &Rules<'_, S>,
         (info, observed): Unprotected,
     ) -> Result<(S::Transaction, Self), Refusal> {
@@ -114,13 +114,13 @@ impl<S: TransactionStore> InTransaction<S> for UnprotectedTransaction<S> {
 
 /// Lease mode without a lease. When it is dropped, so is the handler; a clone of the handler's attempt that
 /// outlives it cannot begin a transaction.
-pub(super) struct UnleasedAttempt {
+pub(in crate::call) struct UnleasedAttempt {
     unleased: ClosedOnDrop,
     observed: Option<ObservedCall>,
 }
 
 impl UnleasedAttempt {
-    pub(super) fn new<S: Store>(
+    pub(in crate::call) fn new<S: Store>(
         store: &Arc<S>,
         info: CallInfo,
         observed: Option<ObservedCall>,
@@ -132,7 +132,7 @@ impl UnleasedAttempt {
     }
 
     /// What the handler has instead of a lease.
-    pub(super) fn handle(&self) -> Arc<Unleased> {
+    pub(in crate::call) fn handle(&self) -> Arc<Unleased> {
         Arc::clone(&self.unleased.0)
     }
 
@@ -180,7 +180,7 @@ fn answered(observed: Option<ObservedCall>, refusal: Option<Refusal>) -> Answer 
 }
 
 /// Stands in for a lease in the attempt of an unprotected call.
-pub(super) struct Unleased {
+pub(in crate::call) struct Unleased {
     seed: DownstreamSeed,
     /// An `Arc` of the store.
     store: Mutex<Box<dyn Any + Send>>,
@@ -213,16 +213,18 @@ impl Unleased {
     }
 
     /// Resolves when the handler should stop.
-    pub(super) async fn told_to_stop(&self) {
+    pub(in crate::call) async fn told_to_stop(&self) {
         self.transaction.told_to_stop().await;
     }
 
     /// Different for every call.
-    pub(super) fn downstream_key(&self, step: &str) -> DownstreamKey {
+    pub(in crate::call) fn downstream_key(&self, step: &str) -> DownstreamKey {
         self.seed.key(step)
     }
 
-    pub(super) async fn begin<S: TransactionStore>(&self) -> Result<Borrowed<S>, BeginError> {
+    pub(in crate::call) async fn begin<S: TransactionStore>(
+        &self,
+    ) -> Result<Borrowed<S>, BeginError> {
         let store = {
             let store = self.store.lock().map_err(|_| BeginError::Ended)?;
             store.downcast_ref::<Arc<S>>().cloned()

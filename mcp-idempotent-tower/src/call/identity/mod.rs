@@ -1,5 +1,9 @@
 //! Which call it is, and whether its caller may make it.
 
+pub(crate) mod incoming;
+pub(crate) mod key;
+pub mod scope;
+
 use std::sync::Arc;
 
 use futures_util::{FutureExt as _, future::BoxFuture};
@@ -9,24 +13,22 @@ use mcp_idempotent_core::{
     telemetry::{Mode, ObservedCall},
 };
 
-use super::{
-    Incoming, Object,
+use self::{
     key::Places,
-    refusal::key_required,
-    rules::Rules,
     scope::{AuthorizeHook, NoScope},
 };
+use super::{Incoming, Object, refusal::key_required, rules::Rules};
 
 /// An unprotected call, and its observer.
-pub(super) type Unprotected = (CallInfo, ObservedCall);
+pub(in crate::call) type Unprotected = (CallInfo, ObservedCall);
 
-pub(super) enum Identified<'a> {
+pub(in crate::call) enum Identified<'a> {
     Protected(Request<'a>),
     Unprotected(Unprotected),
 }
 
 /// Which call this is, and whether its caller may make it.
-pub(super) async fn identify<'a, S: Store, C: Incoming>(
+pub(in crate::call) async fn identify<'a, S: Store, C: Incoming>(
     rules: &'a Rules<'_, S>,
     mode: Mode,
     call: &C,
@@ -119,13 +121,13 @@ pub(crate) fn canonical(arguments: Option<&Object>, policy: &Policy) -> Canonica
 }
 
 /// The author's `authorize` hook, for one call.
-pub(super) struct AuthorizeCall<'a, C> {
+pub(in crate::call) struct AuthorizeCall<'a, C> {
     hook: &'a AuthorizeHook,
     call: &'a C,
 }
 
 impl<'a, C: Incoming> AuthorizeCall<'a, C> {
-    pub(super) fn of<S>(rules: &'a Rules<'_, S>, call: &'a C) -> Option<Self> {
+    pub(in crate::call) fn of<S>(rules: &'a Rules<'_, S>, call: &'a C) -> Option<Self> {
         let hook = rules.idempotency.settings().authorize.as_ref()?;
         Some(Self { hook, call })
     }

@@ -5,13 +5,13 @@ use std::{future::Future, pin::Pin};
 use mcp_idempotent_core as core;
 
 use super::{
-    Incoming, Object,
     doubt::{InDoubt, VerifyFn},
     rules::Rules,
 };
+use crate::call::{Incoming, Object};
 
 /// The author's function, with the call to ask about.
-pub(super) struct VerifyCall<'a> {
+pub(in crate::call) struct VerifyCall<'a> {
     verify: &'a VerifyFn<'a>,
     tool: &'a str,
     arguments: Option<&'a Object>,
@@ -19,7 +19,7 @@ pub(super) struct VerifyCall<'a> {
 }
 
 impl<'a> VerifyCall<'a> {
-    pub(super) fn of<S>(rules: &'a Rules<'a, S>, call: &'a impl Incoming) -> Option<Self> {
+    pub(in crate::call) fn of<S>(rules: &'a Rules<'a, S>, call: &'a impl Incoming) -> Option<Self> {
         Some(Self {
             verify: rules.verify.as_ref()?,
             tool: call.tool(),

@@ -13,7 +13,8 @@ use rmcp::{
     handler::server::common::{AsRequestContext, FromContextPart},
 };
 
-use super::{after_commit::AfterCommit, not_executed::NotExecuted, provenance, refusal};
+use super::after_commit::AfterCommit;
+use crate::call::{not_executed::NotExecuted, provenance, refusal};
 
 /// The open transaction of a tool call behind the [layer](crate::layer), for tools of a rule in
 /// [transaction mode](crate::layer::Rule::transaction). It derefs to the store's connection.
@@ -57,7 +58,7 @@ use super::{after_commit::AfterCommit, not_executed::NotExecuted, provenance, re
 pub struct Tx<S: TransactionStore>(Borrowed<S>);
 
 impl<S: TransactionStore> Tx<S> {
-    pub(super) const fn of(borrowed: Borrowed<S>) -> Self {
+    pub(in crate::call) const fn of(borrowed: Borrowed<S>) -> Self {
         Self(borrowed)
     }
 
@@ -132,9 +133,9 @@ impl<C: AsRequestContext> FromContextPart<C> for AfterCommit {
 
 /// In a request's extensions: the call runs in lease mode, and has no transaction.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InLeaseMode;
+pub(in crate::call) struct InLeaseMode;
 
-pub(super) fn borrow<S: TransactionStore>(lent: &Lent<S>) -> Result<Tx<S>, ErrorData> {
+pub(in crate::call) fn borrow<S: TransactionStore>(lent: &Lent<S>) -> Result<Tx<S>, ErrorData> {
     lent.borrow().map(Tx::of).map_err(|why| match why {
         NotLent::Ended => ended(),
         _ => taken_before(),

@@ -8,7 +8,7 @@ use std::{
 
 use mcp_idempotent_core::{Replay, Scope, Timestamp};
 
-use super::{Incoming, Object, scope::ScopeSource};
+use crate::call::{Incoming, Object, scope::ScopeSource};
 
 /// A call that gets the result of another one. Its handler does not run.
 #[derive(Debug, Clone)]
@@ -33,7 +33,12 @@ pub struct ReplayedCall<'a> {
 pub(crate) struct ReplayHook(pub(crate) Arc<dyn Fn(&ReplayedCall<'_>) + Send + Sync>);
 
 impl ReplayHook {
-    pub(super) fn tell<C: Incoming>(&self, call: &C, source: &ScopeSource, replay: &Replay) {
+    pub(in crate::call) fn tell<C: Incoming>(
+        &self,
+        call: &C,
+        source: &ScopeSource,
+        replay: &Replay,
+    ) {
         let told = catch_unwind(AssertUnwindSafe(|| {
             (self.0)(&ReplayedCall {
                 tool: call.tool(),

@@ -6,14 +6,14 @@ use mcp_idempotent_core::CanonicalArguments;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::Object;
+use crate::call::Object;
 
 /// A hash of a tool's output schema, as it is stored with a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SchemaHash([u8; Self::LENGTH]);
 
 impl SchemaHash {
-    pub(super) const LENGTH: usize = 8;
+    pub(in crate::call) const LENGTH: usize = 8;
 
     pub(crate) fn of(schema: &Object) -> Self {
         let canonical = CanonicalArguments::new(Some(schema), &[]);
@@ -21,11 +21,11 @@ impl SchemaHash {
         Self(std::array::from_fn(|at| digest[at]))
     }
 
-    pub(super) const fn as_bytes(&self) -> &[u8; Self::LENGTH] {
+    pub(in crate::call) const fn as_bytes(&self) -> &[u8; Self::LENGTH] {
         &self.0
     }
 
-    pub(super) const fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
+    pub(in crate::call) const fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
         Self(bytes)
     }
 }

@@ -2,13 +2,11 @@
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{RecordId, Scope, engine::Round};
+use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Object,
-    after_commit::AfterCommit,
-    scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
-};
+use super::scope::{AuthorizeHook, Denied, NoScope, ScopeSource};
+use crate::call::{Object, after_commit::AfterCommit};
 
 /// A call as a door received it.
 pub(crate) trait Incoming: Send + Sync + 'static {
@@ -46,4 +44,32 @@ pub(crate) trait Incoming: Send + Sync + 'static {
         hook: &'a AuthorizeHook,
         tool: &'a str,
     ) -> BoxFuture<'a, Result<(), Denied>>;
+}
+
+/// The digest of what the client sent back: the request state, and its responses by name with the text of
+/// each. Without either it is the first round.
+pub(crate) fn round<'a>(
+    state: Option<&str>,
+    responses: Option<impl Iterator<Item = (&'a str, String)>>,
+) -> Round {
+    if state.is_none() && responses.is_none() {
+        return None;
+    }
+    let mut digest = Sha256::new();
+    let mut field = |text: &str| {
+        digest.update((text.len() as u64).to_be_bytes());
+        digest.update(text);
+    };
+    if let Some(state) = state {
+        field("state");
+        field(state);
+    }
+    if let Some(responses) = responses {
+        field("responses");
+        for (name, response) in responses {
+            field(name);
+            field(&response);
+        }
+    }
+    Some(digest.finalize().into())
 }

@@ -12,7 +12,7 @@ use rmcp::{
 use serde_json::{Map, Value, json};
 
 #[cfg(feature = "relay")]
-use super::ToolResult;
+use crate::call::ToolResult;
 use crate::wire;
 
 fn refusal_data(refusal: &Refusal) -> Map<String, Value> {
@@ -295,7 +295,7 @@ pub(crate) fn failed() -> ErrorData {
     )
 }
 
-pub(super) fn millis(duration: Duration) -> Value {
+pub(in crate::call) fn millis(duration: Duration) -> Value {
     u64::try_from(duration.as_millis())
         .unwrap_or(u64::MAX)
         .into()

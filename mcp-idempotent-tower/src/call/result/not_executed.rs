@@ -6,8 +6,8 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use super::{ToolResult, seal::seal_of};
-use crate::wire;
+use super::seal::seal_of;
+use crate::{call::ToolResult, wire};
 
 /// Marks a failure as proof that the handler did nothing: the outside call was never sent, or was refused
 /// before it could act. Such a failure frees the key, whatever `on_error` says.

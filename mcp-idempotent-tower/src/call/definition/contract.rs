@@ -6,9 +6,10 @@ use mcp_idempotent_core::{KeyRequirement, OnDoubt, OnError, Policy, PolicyOverri
 use rmcp::model::{JsonObject, Tool};
 use serde_json::{Map, Value, json};
 
-use super::{refusal::millis, schema};
+use super::schema;
 use crate::{
     attribute::options::{Mode, ToolOptions},
+    call::refusal::millis,
     wire,
 };
 

@@ -27,13 +27,13 @@ pub(crate) fn run<F: Future>(code: F) -> impl Future<Output = F::Output> {
 }
 
 /// A seal for `value`, worthless for any other value and in any other run. `None` outside of all runs.
-pub(super) fn seal_of(purpose: &str, value: &Value) -> Option<Value> {
+pub(in crate::call) fn seal_of(purpose: &str, value: &Value) -> Option<Value> {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let run = RUN.try_with(|run| *run).ok()?;
     Some(format!("{:016x}", KEY.hash_one((purpose, run, value.to_string()))).into())
 }
 
 #[cfg(test)]
-pub(super) fn run_now<T>(code: impl FnOnce() -> T) -> T {
+pub(in crate::call) fn run_now<T>(code: impl FnOnce() -> T) -> T {
     RUN.sync_scope(next_run(), code)
 }

@@ -1,5 +1,13 @@
 //! A tool's result: as bytes, and as an answer.
 
+pub(crate) mod not_executed;
+pub(crate) mod observed;
+pub(crate) mod on_replay;
+pub(crate) mod provenance;
+pub(crate) mod reader;
+pub mod refusal;
+pub(crate) mod seal;
+
 use std::{future::Future, panic::AssertUnwindSafe};
 
 use futures_util::FutureExt as _;
@@ -14,10 +22,8 @@ use rmcp::{
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{
-    Classify, ToolResult, not_executed::NotExecuted, provenance, reader::Reader, refusal,
-    reply::Reply, schema::SchemaHash,
-};
+use self::{not_executed::NotExecuted, reader::Reader};
+use super::{Classify, ToolResult, handler::Reply, schema::SchemaHash};
 use crate::{Idempotency, wire};
 
 /// The first byte of a stored result: the version of this format.

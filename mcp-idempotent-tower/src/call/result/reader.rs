@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use mcp_idempotent_core::{Action, KeyKind, Policy, Refusal, Timestamp};
 
-use super::{ToolResult, key::KeyMaker, refusal, schema::SchemaHash};
+use super::refusal;
+use crate::call::{ToolResult, key::KeyMaker, schema::SchemaHash};
 
 /// In which form callers get refusals.
 ///

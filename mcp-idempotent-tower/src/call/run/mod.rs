@@ -2,6 +2,15 @@
 //! relay. A call that nothing protects goes the same way, with an attempt of `unprotected` in the place of
 //! the engine's.
 
+pub(crate) mod after_commit;
+pub(crate) mod attempt;
+pub(crate) mod doubt;
+pub(crate) mod handler;
+pub(crate) mod rules;
+pub(crate) mod tx;
+pub(in crate::call) mod unprotected;
+mod verify;
+
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
@@ -11,18 +20,20 @@ use mcp_idempotent_core::{
     telemetry::{Mode, ObservedCall},
 };
 
-use super::{
-    Incoming,
+use self::{
     after_commit::AfterCommit,
     attempt::Attempt,
-    handler::{InTransaction, NoResult, Ran, Seen, UnderLease, hand_back, started, until_told},
-    identity::{AuthorizeCall, Identified, identify},
-    refusal,
-    reply::Reply,
+    handler::{
+        InTransaction, NoResult, Ran, Reply, Seen, UnderLease, hand_back, started, until_told,
+    },
     rules::Rules,
-    seal,
     unprotected::{UnleasedAttempt, UnprotectedTransaction},
     verify::VerifyCall,
+};
+use super::{
+    Incoming,
+    identity::{AuthorizeCall, Identified, identify},
+    refusal, seal,
 };
 use crate::Idempotency;
 

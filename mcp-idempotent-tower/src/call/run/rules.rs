@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mcp_idempotent_core::Policy;
 
-use super::{Incoming, doubt::VerifyFn, reply::Reply};
-use crate::Idempotency;
+use super::{doubt::VerifyFn, handler::Reply};
+use crate::{Idempotency, call::Incoming};
 
 /// The rules for a call.
 pub(crate) struct Rules<'s, S> {
@@ -29,7 +29,7 @@ impl<S> Rules<'_, S> {
     }
 
     /// Tells the author's hook of a call that gets another one's result.
-    pub(super) fn tell_of_replay<C: Incoming, R>(&self, call: &C, reply: &Reply<R>) {
+    pub(in crate::call) fn tell_of_replay<C: Incoming, R>(&self, call: &C, reply: &Reply<R>) {
         if let Reply::Replayed(replay) = reply
             && let Some(hook) = &self.idempotency.settings().on_replay
         {

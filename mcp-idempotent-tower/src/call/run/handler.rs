@@ -1,4 +1,5 @@
-//! A handler: how it is started and told to stop, under which attempt it runs, and what it leaves.
+//! A handler: how it is started and told to stop, under which attempt it runs, what it leaves, and what its
+//! caller gets.
 
 use std::{
     future::Future,
@@ -8,16 +9,19 @@ use std::{
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
     Answer, Bytes, CommitOutcome, HandlerResult, Interrupted, LeaseAttempt, Lent, OnDoubt,
-    OnErrorResult, Refusal, ResultKind, Store, TransactionAttempt, TransactionStore,
+    OnErrorResult, Refusal, Replay, ResultKind, Store, TransactionAttempt, TransactionStore,
+    answer,
     engine::{Closed, Stop},
     refusal::{session_ended, session_ended_after_acting},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::refusal;
+use crate::call::refusal;
 
 /// An attempt that has a transaction: the engine's, or that of an unprotected call.
-pub(super) trait InTransaction<S: TransactionStore>: Send + 'static {
+pub(in crate::call) trait InTransaction<S: TransactionStore>:
+    Send + 'static
+{
     /// Tells the handler to stop.
     fn stop(&self) -> Stop;
 
@@ -63,7 +67,7 @@ impl<S: TransactionStore> InTransaction<S> for TransactionAttempt<S> {
 }
 
 /// An attempt in lease mode: the engine's, or that of an unprotected call.
-pub(super) trait UnderLease: Send + 'static {
+pub(in crate::call) trait UnderLease: Send + 'static {
     fn run<T: Send>(
         &mut self,
         handler: impl Future<Output = T> + Send,
@@ -87,14 +91,14 @@ impl<S: Store> UnderLease for LeaseAttempt<S> {
 }
 
 /// Why a handler has no result.
-pub(super) struct NoResult {
-    pub(super) kind: ResultKind,
-    pub(super) refusal: Refusal,
+pub(in crate::call) struct NoResult {
+    pub(in crate::call) kind: ResultKind,
+    pub(in crate::call) refusal: Refusal,
 }
 
 impl NoResult {
     /// In transaction mode: what the handler wrote is rolled back.
-    pub(super) fn rolled_back(why: Interrupted) -> Self {
+    pub(in crate::call) fn rolled_back(why: Interrupted) -> Self {
         Self {
             kind: ResultKind::Interrupted,
             refusal: match why {
@@ -105,7 +109,7 @@ impl NoResult {
     }
 
     /// In lease mode: the handler may have acted outside.
-    pub(super) fn after_acting(why: Interrupted, on_doubt: OnDoubt) -> Self {
+    pub(in crate::call) fn after_acting(why: Interrupted, on_doubt: OnDoubt) -> Self {
         Self {
             kind: ResultKind::Interrupted,
             refusal: match why {
@@ -117,10 +121,10 @@ impl NoResult {
 }
 
 /// What a handler returned.
-pub(super) type Ran<R> = Result<R, NoResult>;
+pub(in crate::call) type Ran<R> = Result<R, NoResult>;
 
 /// Starts a handler, which first clones the author's server.
-pub(super) fn started<R>(
+pub(in crate::call) fn started<R>(
     start: impl FnOnce() -> BoxFuture<'static, R>,
 ) -> Ran<BoxFuture<'static, R>> {
     catch_unwind(AssertUnwindSafe(start)).map_err(|_| NoResult {
@@ -130,7 +134,7 @@ pub(super) fn started<R>(
 }
 
 /// Runs a handler, and fires its cancellation token when it is told to stop.
-pub(super) async fn until_told<F: Future>(
+pub(in crate::call) async fn until_told<F: Future>(
     stop: Stop,
     token: CancellationToken,
     handler: F,
@@ -147,7 +151,7 @@ pub(super) async fn until_told<F: Future>(
 
 /// Takes the transaction back after the handler has returned or was interrupted; `None` if something
 /// still holds it.
-pub(super) fn hand_back<S: TransactionStore, R: HandlerResult>(
+pub(in crate::call) fn hand_back<S: TransactionStore, R: HandlerResult>(
     lent: &Lent<S>,
     ran: Ran<R>,
     must_write: bool,
@@ -173,7 +177,7 @@ pub(super) fn hand_back<S: TransactionStore, R: HandlerResult>(
 
 /// How the handler ended, for the engine. A call without a result is rolled back, in doubt or free, and is
 /// never recorded.
-pub(super) struct Seen<'a, R>(pub(super) &'a Ran<R>);
+pub(in crate::call) struct Seen<'a, R>(pub(in crate::call) &'a Ran<R>);
 
 impl<R: HandlerResult> HandlerResult for Seen<'_, R> {
     fn kind(&self) -> ResultKind {
@@ -192,5 +196,42 @@ impl<R: HandlerResult> HandlerResult for Seen<'_, R> {
             Ok(result) => result.encode(),
             Err(_) => Err("the handler has no result".into()),
         }
+    }
+}
+
+/// What a caller gets.
+pub(crate) enum Reply<R> {
+    /// The result of the handler, which ran for this caller.
+    Ran(R),
+    /// The same, but the result could not be recorded.
+    Unrecorded(R),
+    /// The result of an earlier or a concurrent call.
+    Replayed(Replay),
+    Refused(Refusal),
+}
+
+impl<R> Reply<R> {
+    pub(in crate::call) fn of(answer: Answer, ran: Ran<R>) -> Self {
+        match (answer, ran) {
+            (Answer::Executed, Ok(result)) => Self::Ran(result),
+            (Answer::Unrecorded, Ok(result)) => Self::Unrecorded(result),
+            (Answer::Executed | Answer::Unrecorded, Err(NoResult { refusal, .. }))
+            | (Answer::Refused(refusal), _) => Self::Refused(refusal),
+            (Answer::Replayed(replay), _) => Self::Replayed(replay),
+        }
+    }
+
+    pub(in crate::call) fn without_running(answer: Answer) -> Self {
+        match answer {
+            Answer::Replayed(replay) => Self::Replayed(replay),
+            Answer::Refused(refusal) => Self::Refused(refusal),
+            Answer::Executed | Answer::Unrecorded => Self::Refused(answer::unreadable()),
+        }
+    }
+}
+
+impl<R> From<Refusal> for Reply<R> {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
     }
 }

@@ -1,5 +1,8 @@
 //! Tool definitions, looked up once.
 
+pub(crate) mod contract;
+pub(crate) mod schema;
+
 use std::{
     borrow::Cow,
     collections::HashMap,

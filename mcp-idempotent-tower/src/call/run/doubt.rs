@@ -7,15 +7,15 @@ use rmcp::{handler::server::tool::IntoCallToolResult, model::JsonObject};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{ToolResult, result::Handled};
+use crate::call::{ToolResult, result::Handled};
 
 /// A call in doubt: an earlier attempt ended without telling whether it acted. Tool and arguments are
 /// those of that attempt, except for ignored arguments, which may differ.
 pub struct InDoubt<'a> {
-    pub(super) doubt: &'a core::InDoubtCall,
-    pub(super) tool: &'a str,
-    pub(super) arguments: Option<&'a JsonObject>,
-    pub(super) added_argument: Option<&'a str>,
+    pub(in crate::call) doubt: &'a core::InDoubtCall,
+    pub(in crate::call) tool: &'a str,
+    pub(in crate::call) arguments: Option<&'a JsonObject>,
+    pub(in crate::call) added_argument: Option<&'a str>,
 }
 
 impl InDoubt<'_> {
@@ -81,7 +81,7 @@ impl Verdict {
         Self::Committed(Box::new(result.into_call_tool_result()))
     }
 
-    pub(super) fn into_core(self) -> core::Verdict {
+    pub(in crate::call) fn into_core(self) -> core::Verdict {
         let result = match self {
             Self::Committed(result) => *result,
             Self::NotCommitted => return core::Verdict::NotCommitted,

@@ -15,9 +15,7 @@ use mcp_idempotent_core::{
 };
 use serde_json::Value;
 
-use crate::wire;
-
-use super::Object;
+use crate::{call::Object, wire};
 
 /// Where a call may carry its key.
 #[derive(Debug, Clone, Copy)]

@@ -25,8 +25,8 @@ use rmcp::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{ToolResult, not_executed::NotExecuted, refusal, seal::seal_of};
-use crate::wire;
+use super::{not_executed::NotExecuted, refusal, seal::seal_of};
+use crate::{call::ToolResult, wire};
 
 /// In a request's extensions: the handler below one of our services was called. If it returns one of our
 /// answers, and the answer is to this very call, the answer must be sealed.

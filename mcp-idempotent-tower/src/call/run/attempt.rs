@@ -14,10 +14,10 @@ use rmcp::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    provenance, refusal,
     tx::{self, Tx},
     unprotected::Unleased,
 };
+use crate::call::{provenance, refusal};
 
 tokio::task_local! {
     /// The attempt of the call that this task runs.
@@ -68,11 +68,11 @@ enum Kind {
 }
 
 impl Attempt {
-    pub(super) const fn leased(handle: LeaseHandle) -> Self {
+    pub(in crate::call) const fn leased(handle: LeaseHandle) -> Self {
         Self(Kind::Leased(handle))
     }
 
-    pub(super) const fn unleased(unleased: Arc<Unleased>) -> Self {
+    pub(in crate::call) const fn unleased(unleased: Arc<Unleased>) -> Self {
         Self(Kind::Unleased(unleased))
     }
 
