@@ -30,10 +30,8 @@
 //! `serde_json/arbitrary_precision` nor `serde_json/preserve_order` changes the canonical text of a
 //! piece of JSON.
 
-mod number;
-mod order;
 mod pointer;
-mod string;
+mod scalar;
 mod writer;
 
 use std::{fmt, sync::Arc};

@@ -7,10 +7,10 @@ use tracing::Instrument as _;
 
 use super::{
     Engine,
-    failure::{Failed, Failure, Rules, failed_with},
     flight::{Entry, Leader, Ticket, Wake},
     handler,
     lead::{Lead, is_running},
+    plan::{Failed, Failure, Rules, failed_with},
     quota::NotAllowed,
     request::Request,
     rotation::guard::{Guard, Under},

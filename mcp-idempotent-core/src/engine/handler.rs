@@ -1,20 +1,23 @@
-//! Running the author's handler. Its task knows which record it holds, its time is bounded, and its
-//! panic does not end the caller.
+//! Running the author's handler. Its task knows which record it holds, its time is bounded, its panic
+//! does not end the caller, and it outlives a caller that goes away.
 
 use std::{
     cell::RefCell,
     fmt,
     future::Future,
     panic::AssertUnwindSafe,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
 use futures_util::FutureExt as _;
 use tokio::{
+    runtime::Handle,
     sync::Notify,
     time::{Instant, sleep, sleep_until},
 };
@@ -206,4 +209,60 @@ impl TimeLimit {
 
 fn grace(time: Duration) -> Duration {
     time.min(Policy::LONGEST_GRACE)
+}
+
+/// Runs a future in the caller's task. If it is dropped before it has ended, it moves to a task of
+/// its own. A timeout around the call, or a client that disconnects, must not stop a handler
+/// halfway or prevent the record from being written.
+///
+/// It is not spawned up front, because rmcp ties requests from server to client to the calling
+/// task.
+#[must_use = "futures do nothing unless polled"]
+pub struct DetachOnDrop<T: Send + 'static> {
+    future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+}
+
+impl<T: Send + 'static> DetachOnDrop<T> {
+    /// Wraps a future.
+    pub fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
+        Self {
+            future: Some(Box::pin(future)),
+        }
+    }
+}
+
+impl<T: Send + 'static> Future for DetachOnDrop<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let Some(future) = self.future.as_mut() else {
+            // Polled after it has ended, which has no defined result.
+            return Poll::Pending;
+        };
+        let output = std::task::ready!(future.as_mut().poll(cx));
+        self.future = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<T: Send + 'static> Drop for DetachOnDrop<T> {
+    fn drop(&mut self) {
+        // If this thread is panicking, the future may be in the middle of its own poll.
+        if std::thread::panicking() {
+            return;
+        }
+        if let Some(future) = self.future.take()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            drop(runtime.spawn(future.in_current_span()));
+        }
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for DetachOnDrop<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DetachOnDrop")
+            .field("ended", &self.future.is_none())
+            .finish()
+    }
 }

@@ -21,8 +21,6 @@
 
 mod builder;
 mod claim;
-mod detach;
-mod failure;
 mod flight;
 mod handler;
 mod late;
@@ -51,9 +49,8 @@ use crate::{
 
 pub use self::{
     builder::EngineBuilder,
-    detach::DetachOnDrop,
     flight::Round,
-    handler::{Interrupted, Stop, TimeLimit, bounded},
+    handler::{DetachOnDrop, Interrupted, Stop, TimeLimit, bounded},
     late::{BeginError, Ending, LateTransaction, Left},
     lease::{Begun, InDoubtCall, LeaseAttempt, LeaseHandle, NotCurrent, Verdict, Verify},
     lent::{Borrowed, Closed, Lent, NotLent, is_inside_transaction, outside_any_transaction},

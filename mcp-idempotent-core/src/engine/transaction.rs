@@ -15,11 +15,10 @@ use tracing::Instrument as _;
 use super::{
     Engine, Request,
     claim::Led,
-    failure::Rules,
     handler::{self, Interrupted, Stop, TimeLimit},
     lead::Lead,
     lent::lock,
-    plan::{self, TransactionPlan},
+    plan::{self, Rules, TransactionPlan},
     rotation::guard::GuardEnd,
 };
 use crate::{

@@ -17,9 +17,8 @@ use crate::{
     engine::{
         Engine, Inner, Request,
         claim::Led,
-        detach::DetachOnDrop,
-        failure::{Failed, Rules},
-        plan,
+        handler::DetachOnDrop,
+        plan::{self, Failed, Rules},
         rotation::guard::Under,
     },
     policy::OnDoubt,

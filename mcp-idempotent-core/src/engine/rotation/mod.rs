@@ -36,9 +36,9 @@ use self::guard::{Found, Guard, GuardRules, Guarding, Under, abandon_marked, cla
 pub(super) use self::previous::Rotation;
 use super::{
     Engine, Inner, Request,
-    detach::DetachOnDrop,
-    failure::Failed,
+    handler::DetachOnDrop,
     lease::{Heart, Held, SeedOf},
+    plan::Failed,
 };
 use crate::{
     fingerprint::{Fingerprint, PreviousIdentity, RecordId},

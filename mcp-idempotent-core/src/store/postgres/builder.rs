@@ -14,14 +14,12 @@ use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, PgPool, postgres::PgConnectOptions};
 
 use super::{
-    clock::ServerClock,
     lock::{Locks, savepoint},
     own::Own,
     reserved::Reserved,
     schema_name::SchemaName,
-    source::Source,
     statement::{Statements, Values},
-    store::{Inner, Isolation, OnBegin, PostgresStore},
+    store::{Inner, Isolation, OnBegin, PostgresStore, ServerClock, Source},
 };
 use crate::store::{CallInfo, StoreError, StoreErrorKind};
 

@@ -1,22 +1,27 @@
-//! The store: its settings, what it has learned about the database, and its connections.
+//! The store: its settings, what it has learned about the database, and where its connections come from.
 
 use std::{
     fmt,
+    future::Future,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::future::BoxFuture;
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection, PgPool, postgres::PgConnectOptions};
+use tokio::time::timeout;
 
 use super::{
-    clock::ServerClock, error, lock::Locks, reserved::Reserved, schema_name::SchemaName,
-    source::Source, statement::Statements,
+    bound::within, connection::Session, error, lock::Locks, own::Own, reserved::Reserved,
+    schema_name::SchemaName, statement::Statements,
 };
-use crate::store::{CallInfo, StoreError};
+use crate::{
+    record::Timestamp,
+    store::{CallInfo, StoreError, StoreErrorKind},
+};
 
 /// Keeps records in Postgres; for both modes. Cheap to clone. See the [module](super).
 ///
@@ -164,5 +169,168 @@ impl fmt::Debug for PostgresStore {
             .field("isolation", &self.inner.isolation)
             .field("lookup_first", &self.inner.lookup_first)
             .finish_non_exhaustive()
+    }
+}
+
+impl PostgresStore {
+    /// Takes a connection, within the time limit. A pool's own settings apply.
+    pub(super) async fn session(&self) -> Result<Session, StoreError> {
+        let Inner {
+            source,
+            acquire_timeout,
+            answer_timeout,
+            ..
+        } = &*self.inner;
+        match timeout(*acquire_timeout, source.session(*answer_timeout)).await {
+            Ok(Ok(session)) => Ok(session),
+            Ok(Err(error)) => Err(self.error("no connection to the database", error)),
+            Err(_) => Err(self.no_connection().await),
+        }
+    }
+
+    /// Takes the connection that is kept for renewals, or another one if there can be none.
+    pub(super) async fn reserved_session(&self) -> Result<Session, StoreError> {
+        let Inner {
+            source, reserved, ..
+        } = &*self.inner;
+        let bound = self.inner.acquire_timeout;
+        let taken = if source.is_closed() {
+            Err(sqlx::Error::PoolClosed)
+        } else {
+            let (connect, closes) = (source.connect_options(), source.pool_closes());
+            reserved.take(&connect, closes, bound).await
+        };
+        match taken {
+            Ok(taken) => Ok(Session::reserved(taken, self.inner.answer_timeout)),
+            Err(error) => {
+                tracing::debug!(%error, "no reserved connection");
+                self.session().await
+            }
+        }
+    }
+
+    /// Why no connection came free. A pool does not say, so the database is asked.
+    async fn no_connection(&self) -> StoreError {
+        /// The error is late enough already.
+        const ASKING: Duration = Duration::from_secs(1);
+        let Inner {
+            source,
+            acquire_timeout: bound,
+            ..
+        } = &*self.inner;
+        let unavailable = |why: String| {
+            let said = format!("no connection came free within {bound:?}: {why}");
+            StoreError::new(StoreErrorKind::Unavailable, said)
+        };
+        if let Some(limit) = source.exhausted() {
+            return unavailable(format!(
+                "the pool has {limit}, which is less than the number of calls that run at once"
+            ));
+        }
+        let connect = source.connect_options();
+        match within(ASKING.min(*bound), PgConnection::connect_with(&connect)).await {
+            Ok(_) => unavailable("the database was away".to_owned()),
+            Err(error) => unavailable("the database accepts none".to_owned()).with_source(error),
+        }
+    }
+}
+
+/// Where connections come from: the user's pool, or the store itself.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    Pool(PgPool),
+    Own(Own),
+}
+
+impl Source {
+    pub(super) async fn session(&self, bound: Duration) -> Result<Session, sqlx::Error> {
+        Ok(match self {
+            Self::Pool(pool) => Session::of_pool(pool.acquire().await?, bound),
+            Self::Own(own) => Session::of_own(own.take().await?, bound),
+        })
+    }
+
+    pub(super) fn connect_options(&self) -> Arc<PgConnectOptions> {
+        match self {
+            Self::Pool(pool) => pool.connect_options(),
+            Self::Own(own) => own.options(),
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        match self {
+            Self::Pool(pool) => pool.is_closed(),
+            Self::Own(own) => own.is_closed(),
+        }
+    }
+
+    /// Resolves when somebody closes the user's pool.
+    pub(super) fn pool_closes(&self) -> impl Future<Output = ()> + use<> {
+        let event = match self {
+            Self::Pool(pool) => Some(pool.close_event()),
+            Self::Own(_) => None,
+        };
+        async move {
+            match event {
+                Some(event) => event.await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// How many connections there may be, if all of them are in use.
+    pub(super) fn exhausted(&self) -> Option<usize> {
+        match self {
+            Self::Pool(pool) => {
+                let limit = pool.options().get_max_connections();
+                (pool.size() >= limit).then_some(usize::try_from(limit).unwrap_or(usize::MAX))
+            }
+            Self::Own(own) => own.is_exhausted().then(|| own.limit()),
+        }
+    }
+}
+
+/// After this long it is asked again. Two clocks drift apart by less than a second in that time.
+const ASKED_EVERY: Duration = Duration::from_secs(60);
+
+/// The last time that the server told, and what has passed since then by this process's own steady
+/// clock. It is only for show: callers that joined a call are told with it when that call was completed.
+/// The record itself has the server's time.
+#[derive(Debug, Default)]
+pub(super) struct ServerClock(Mutex<Option<(Instant, Timestamp)>>);
+
+impl ServerClock {
+    pub(super) fn has_told(&self, at: Timestamp) {
+        *self.lock() = Some((Instant::now(), at));
+    }
+
+    /// `None` if the server has to be asked.
+    pub(super) fn now(&self) -> Option<Timestamp> {
+        let (told, at) = (*self.lock())?;
+        let passed = told.elapsed();
+        let micros = i64::try_from(passed.as_micros()).ok()?;
+        let now = at.as_micros().checked_add(micros)?;
+        (passed < ASKED_EVERY).then_some(Timestamp::from_micros(now))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Instant, Timestamp)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_goes_on_from_what_the_server_told_and_asks_again_after_a_while() {
+        let clock = ServerClock::default();
+        assert_eq!(clock.now(), None);
+        clock.has_told(Timestamp::from_micros(1_000_000));
+        let now = clock.now().unwrap().as_micros();
+        assert!((1_000_000..2_000_000).contains(&now), "{now}");
+        let long_ago = Instant::now().checked_sub(ASKED_EVERY).unwrap();
+        *clock.lock() = Some((long_ago, Timestamp::from_micros(1_000_000)));
+        assert_eq!(clock.now(), None);
     }
 }
