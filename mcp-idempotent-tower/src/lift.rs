@@ -4,6 +4,8 @@
 use bytes::Bytes;
 use serde_json::{Value, value::RawValue};
 
+#[cfg(feature = "relay")]
+use crate::call::Object;
 use crate::{
     raw::{Members, edited, first_in, range, text},
     wire,
@@ -73,6 +75,22 @@ pub(crate) fn lift(message: &[u8], more: &[Box<RawValue>]) -> Option<Bytes> {
             edited(message, &mut [(first_in(message, meta), &inserted)])
         }
     })
+}
+
+/// As [`lift`], for a `_meta` that has been read: puts `params.idempotencyKey` into it.
+#[cfg(feature = "relay")]
+pub(crate) fn lift_into(meta: &mut Object, params: &Members<'_>) -> serde_json::Result<()> {
+    let Some(key) = params.get(wire::KEY_MEMBER) else {
+        return Ok(());
+    };
+    let key: Value = serde_json::from_str(key.get())?;
+    let name = match meta.get(wire::KEY) {
+        Some(other) if *other == key => return Ok(()),
+        Some(_) => wire::KEY_ALIAS,
+        None => wire::KEY,
+    };
+    meta.insert(name.to_owned(), key);
+    Ok(())
 }
 
 /// The first of `keys` that is not `key`.

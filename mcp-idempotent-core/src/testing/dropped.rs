@@ -1,14 +1,10 @@
 //! Futures may be dropped at any point. The connection's next user must not notice.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-};
+use std::sync::Arc;
 
 use super::{
     SqlHarness,
+    polls::drop_at,
     step::{
         MINUTE, assert_result, begin, begin_unclaimed, begin_when_free, call, effects, fresh_claim,
         lease_of, record_of, result, write,
@@ -22,21 +18,6 @@ const IN_A_ROW: usize = 3;
 const POLLS: usize = 200;
 /// The most rounds with a future whose effect may or may not happen.
 const TURNS: usize = 80;
-
-/// Drops a future once it has been pending more than `pending` times, unless it is ready earlier.
-async fn drop_at<T>(pending: usize, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    let mut left = pending;
-    poll_fn(|context| match future.as_mut().poll(context) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending if left == 0 => Poll::Ready(None),
-        Poll::Pending => {
-            left -= 1;
-            Poll::Pending
-        }
-    })
-    .await
-}
 
 /// Runs `round` with more and more polls, until it says that its future finished.
 async fn at_any_point(mut round: impl AsyncFnMut(usize) -> bool) {

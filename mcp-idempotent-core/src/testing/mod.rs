@@ -67,6 +67,7 @@ mod lease;
 pub mod model;
 #[expect(missing_docs, reason = "each function's name is its rule")]
 mod operator;
+mod polls;
 #[expect(missing_docs, reason = "each function's name is its rule")]
 mod resolving;
 #[expect(missing_docs, reason = "each function's name is its rule")]

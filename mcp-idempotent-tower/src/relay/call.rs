@@ -20,8 +20,8 @@ use crate::{
         key::{KeyMaker, Places},
         scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
     },
+    lift::lift_into,
     raw::{Edit, Members, edited, range, text},
-    wire,
 };
 
 /// One `tools/call`.
@@ -96,7 +96,7 @@ impl RelayedCall {
         let read = || {
             let arguments = object(params.get("arguments"))?;
             let mut meta = object(params.get("_meta"))?.flatten().unwrap_or_default();
-            lift_key(&params, &mut meta)?;
+            lift_into(&mut meta, &params)?;
             Ok((arguments, meta, round_of(&params)?))
         };
         let read: serde_json::Result<_> = read();
@@ -168,22 +168,6 @@ fn object(value: Option<&RawValue>) -> serde_json::Result<Option<Option<Object>>
         }
         Some(_) => Ok(None),
     }
-}
-
-/// Puts `params.idempotencyKey` where all other doors find it. If it contradicts the key that is there, it
-/// becomes the alias, and the call is refused like any call with two keys.
-fn lift_key(params: &Members<'_>, meta: &mut Object) -> serde_json::Result<()> {
-    let Some(key) = params.get(wire::KEY_MEMBER) else {
-        return Ok(());
-    };
-    let key: Value = serde_json::from_str(key.get())?;
-    let name = match meta.get(wire::KEY) {
-        Some(other) if *other == key => return Ok(()),
-        Some(_) => wire::KEY_ALIAS,
-        None => wire::KEY,
-    };
-    meta.insert(name.to_owned(), key);
-    Ok(())
 }
 
 fn round_of(params: &Members<'_>) -> serde_json::Result<Round> {

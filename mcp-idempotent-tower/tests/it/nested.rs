@@ -11,6 +11,7 @@ use mcp_idempotent_tower::{
 };
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
+    handler::server::{router::tool::ToolRouter, tool::ToolCallContext},
     model::{CallToolRequestParams, CallToolResponse},
     service::{RequestContext, ServiceError},
     tool, tool_router,
@@ -293,11 +294,28 @@ impl ServerHandler for Unlisted {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        use rmcp::handler::server::tool::ToolCallContext;
-        let router = Self::tool_router();
-        router
-            .call(ToolCallContext::new(self, request, context))
-            .await
+        routed(self, &Self::tool_router(), request, context).await
+    }
+}
+
+/// Calls a tool as a server does that lists no tools.
+async fn routed<S: Send + Sync + 'static>(
+    server: &S,
+    router: &ToolRouter<S>,
+    request: CallToolRequestParams,
+    context: RequestContext<RoleServer>,
+) -> Result<CallToolResponse, ErrorData> {
+    let call = ToolCallContext::new(server, request, context);
+    router.call(call).await
+}
+
+/// Two calls with one key: the second is a replay.
+async fn runs_once(client: &Client, tool: &'static str, text: &str) {
+    for is_replay in [false, true] {
+        let answer = keyed(client, tool, Value::Null).await;
+        assert_eq!(answer["result"]["content"][0]["text"], text, "{answer}");
+        let marker = &answer["result"]["_meta"][REPLAYED];
+        assert_eq!(marker["at"].is_string(), is_replay, "{answer}");
     }
 }
 
@@ -310,12 +328,7 @@ async fn an_annotated_tool_that_its_server_does_not_list_is_deduplicated_once() 
     };
     let layer = IdempotencyLayer::new(idempotency, Rule::lease(OnError::InDoubt)).unwrap();
     let client = connect(server.clone().idempotent(layer)).await;
-    for is_replay in [false, true] {
-        let answer = keyed(&client, "act", Value::Null).await;
-        assert_eq!(answer["result"]["content"][0]["text"], "1", "{answer}");
-        let marker = &answer["result"]["_meta"][REPLAYED];
-        assert_eq!(marker["at"].is_string(), is_replay, "{answer}");
-    }
+    runs_once(&client, "act", "1").await;
     assert_eq!(server.acted.load(Ordering::SeqCst), 1);
 
     let key = json!({ "idempotency-key": "another" });
@@ -359,11 +372,7 @@ mod in_transaction {
             request: CallToolRequestParams,
             context: RequestContext<RoleServer>,
         ) -> Result<CallToolResponse, ErrorData> {
-            use rmcp::handler::server::tool::ToolCallContext;
-            let router = Self::tool_router();
-            router
-                .call(ToolCallContext::new(self, request, context))
-                .await
+            routed(self, &Self::tool_router(), request, context).await
         }
     }
 
@@ -382,12 +391,7 @@ mod in_transaction {
             let idempotency = Idempotency::for_stdio("ledger", store).unwrap();
             let layer = IdempotencyLayer::new(idempotency.clone(), rule).unwrap();
             let client = connect(Ledger { idempotency }.idempotent(layer)).await;
-            for is_replay in [false, true] {
-                let answer = keyed(&client, "book", Value::Null).await;
-                assert_eq!(answer["result"]["content"][0]["text"], "booked", "{answer}");
-                let marker = &answer["result"]["_meta"][REPLAYED];
-                assert_eq!(marker["at"].is_string(), is_replay, "{answer}");
-            }
+            runs_once(&client, "book", "booked").await;
             let entries: i64 = sqlx::query_scalar("SELECT count(*) FROM entry")
                 .fetch_one(&pool)
                 .await

@@ -42,21 +42,22 @@ fn assert_refused(answer: &Value, kind: &str, outcome: &str) {
 }
 
 /// Cannot be cloned while it is said to be broken.
-struct Brittle {
-    idempotency: Idempotency<MemoryStore>,
-    is_broken: Arc<AtomicBool>,
-    runs: Arc<AtomicU32>,
+#[derive(Default)]
+struct Crack(Arc<AtomicBool>);
+
+impl Clone for Crack {
+    fn clone(&self) -> Self {
+        assert!(!self.0.load(Ordering::SeqCst), "broken");
+        Self(Arc::clone(&self.0))
+    }
 }
 
-impl Clone for Brittle {
-    fn clone(&self) -> Self {
-        assert!(!self.is_broken.load(Ordering::SeqCst), "broken");
-        Self {
-            idempotency: self.idempotency.clone(),
-            is_broken: Arc::clone(&self.is_broken),
-            runs: Arc::clone(&self.runs),
-        }
-    }
+/// Cannot be cloned while it is said to be broken.
+#[derive(Clone)]
+struct Brittle {
+    idempotency: Idempotency<MemoryStore>,
+    crack: Crack,
+    runs: Arc<AtomicU32>,
 }
 
 #[tool_router(server_handler)]
@@ -64,7 +65,7 @@ impl Brittle {
     fn new() -> Self {
         Self {
             idempotency: Idempotency::for_stdio("brittle", MemoryStore::new()).unwrap(),
-            is_broken: Arc::default(),
+            crack: Crack::default(),
             runs: Arc::default(),
         }
     }
@@ -112,20 +113,20 @@ async fn a_server_that_cannot_be_cloned_answers_and_the_key_stays_free() {
     let server = Brittle::new();
     let client = connect(server.clone()).await;
     for tool in ["plain", "verified"] {
-        server.is_broken.store(true, Ordering::SeqCst);
+        server.crack.0.store(true, Ordering::SeqCst);
         let answer = answered(&client, tool).await;
         assert_refused(&answer, "idempotency_handler_panicked", "unknown");
-        server.is_broken.store(false, Ordering::SeqCst);
+        server.crack.0.store(false, Ordering::SeqCst);
     }
     let params = params("unprotected", Value::Null, Value::Null);
-    server.is_broken.store(true, Ordering::SeqCst);
+    server.crack.0.store(true, Ordering::SeqCst);
     let answer = tokio::time::timeout(SILENCE, call(&client, params))
         .await
         .unwrap();
     assert_refused(&answer, "idempotency_handler_panicked", "unknown");
     assert_eq!(server.runs.load(Ordering::SeqCst), 0);
 
-    server.is_broken.store(false, Ordering::SeqCst);
+    server.crack.0.store(false, Ordering::SeqCst);
     let answer = answered(&client, "plain").await;
     assert_eq!(answer["result"]["content"][0]["text"], "1", "{answer}");
 }
@@ -135,10 +136,10 @@ async fn a_server_that_cannot_be_cloned_to_verify_leaves_the_call_in_doubt() {
     let server = Brittle::new();
     let client = connect(server.clone()).await;
     answered(&client, "verified").await;
-    server.is_broken.store(true, Ordering::SeqCst);
+    server.crack.0.store(true, Ordering::SeqCst);
     let answer = answered(&client, "verified").await;
     assert_refused(&answer, "idempotency_outcome_unknown", "unknown");
-    server.is_broken.store(false, Ordering::SeqCst);
+    server.crack.0.store(false, Ordering::SeqCst);
     let answer = answered(&client, "verified").await;
     assert_eq!(answer["result"]["content"][0]["text"], "found", "{answer}");
     assert_eq!(server.runs.load(Ordering::SeqCst), 1);
@@ -160,19 +161,10 @@ mod in_transaction {
 
     use super::*;
 
+    #[derive(Clone)]
     struct Ledger {
         idempotency: Idempotency<SqliteStore>,
-        is_broken: Arc<AtomicBool>,
-    }
-
-    impl Clone for Ledger {
-        fn clone(&self) -> Self {
-            assert!(!self.is_broken.load(Ordering::SeqCst), "broken");
-            Self {
-                idempotency: self.idempotency.clone(),
-                is_broken: Arc::clone(&self.is_broken),
-            }
-        }
+        _crack: Crack,
     }
 
     #[tool_router(server_handler)]
@@ -199,7 +191,7 @@ mod in_transaction {
         let is_broken = Arc::new(AtomicBool::new(true));
         let client = connect(Ledger {
             idempotency: Idempotency::for_stdio("ledger", store).unwrap(),
-            is_broken: Arc::clone(&is_broken),
+            _crack: Crack(Arc::clone(&is_broken)),
         })
         .await;
         let answer = answered(&client, "book").await;

@@ -50,8 +50,7 @@ impl Desk {
         attempt: Attempt,
         context: RequestContext<RoleServer>,
     ) -> Result<String, ErrorData> {
-        let mut tx = attempt.begin::<PostgresStore>().await?;
-        self.hang(&mut tx, context).await
+        self.act(attempt, context).await
     }
 
     #[tool]
@@ -69,12 +68,20 @@ impl Desk {
         attempt: Attempt,
         context: RequestContext<RoleServer>,
     ) -> Result<String, ErrorData> {
-        let mut tx = attempt.begin::<PostgresStore>().await?;
-        self.hang(&mut tx, context).await
+        self.act(attempt, context).await
     }
 }
 
 impl Desk {
+    async fn act(
+        &self,
+        attempt: Attempt,
+        context: RequestContext<RoleServer>,
+    ) -> Result<String, ErrorData> {
+        let mut tx = attempt.begin::<PostgresStore>().await?;
+        self.hang(&mut tx, context).await
+    }
+
     async fn hang(
         &self,
         connection: &mut PgConnection,

@@ -4,3 +4,24 @@
 
 mod lease;
 mod transaction;
+
+/// A process, and where its call stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Process<At> {
+    /// How many more calls it is asked for.
+    calls: u8,
+    at: At,
+}
+
+/// Processes that are asked for so many calls each.
+fn processes<At: Copy>(calls: &[u8], at: At) -> Vec<Process<At>> {
+    let process = |calls: &u8| Process { calls: *calls, at };
+    calls.iter().map(process).collect()
+}
+
+/// The state after `step`, if that is possible in `last`.
+fn next<State: Clone>(last: &State, step: impl FnOnce(&mut State) -> Option<()>) -> Option<State> {
+    let mut next = last.clone();
+    step(&mut next)?;
+    Some(next)
+}

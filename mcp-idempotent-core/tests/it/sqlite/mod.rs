@@ -11,6 +11,9 @@ mod lease_transaction;
 mod operator;
 #[cfg(feature = "testing")]
 mod planted;
+// The conformance suite has it too.
+#[path = "../../../src/testing/polls.rs"]
+mod polls;
 mod renewal;
 mod retention;
 mod schema;
@@ -18,8 +21,9 @@ mod take_over;
 mod transaction;
 mod writers;
 
-use std::{future::poll_fn, task::Poll, time::Duration};
+use std::time::Duration;
 
+use self::polls::drop_at;
 use mcp_idempotent_core::{
     Bytes, CanonicalArguments, Fingerprint, Record, RecordId, RecordState, Scope, Store,
     store::{
@@ -176,19 +180,4 @@ async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
         }
     });
     waited.await.expect("the condition came true");
-}
-
-/// Drops a future when it has been pending this many times, unless it was done before.
-async fn drop_at<T>(pending: usize, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = Box::pin(future);
-    let mut left = pending;
-    poll_fn(|context| match future.as_mut().poll(context) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending if left == 0 => Poll::Ready(None),
-        Poll::Pending => {
-            left -= 1;
-            Poll::Pending
-        }
-    })
-    .await
 }

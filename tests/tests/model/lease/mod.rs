@@ -76,11 +76,7 @@ struct State {
     confirmed: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Process {
-    calls: u8,
-    at: At,
-}
+type Process = crate::Process<At>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum At {
@@ -245,13 +241,9 @@ impl stateright::Model for Leases {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let process = |calls: &u8| Process {
-            calls: *calls,
-            at: At::Idle,
-        };
         vec![State {
             store: Model::default(),
-            processes: self.calls.iter().map(process).collect(),
+            processes: crate::processes(&self.calls, At::Idle),
             lapses: self.lapses,
             resolutions: self.resolutions,
             effects: Vec::new(),
@@ -308,9 +300,7 @@ impl stateright::Model for Leases {
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        let mut next = last.clone();
-        self.step(&mut next, action)?;
-        Some(next)
+        crate::next(last, |next| self.step(next, action))
     }
 
     fn properties(&self) -> Vec<Property<Self>> {

@@ -53,11 +53,7 @@ struct State {
     ran_in_vain: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Process {
-    calls: u8,
-    at: At,
-}
+type Process = crate::Process<At>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum At {
@@ -189,12 +185,8 @@ impl stateright::Model for Transactions {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let process = |calls: &u8| Process {
-            calls: *calls,
-            at: At::Idle,
-        };
         vec![State {
-            processes: self.calls.iter().map(process).collect(),
+            processes: crate::processes(&self.calls, At::Idle),
             begun: 0,
             lock: None,
             left: Vec::new(),
@@ -237,9 +229,7 @@ impl stateright::Model for Transactions {
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        let mut next = last.clone();
-        self.step(&mut next, action)?;
-        Some(next)
+        crate::next(last, |next| self.step(next, action))
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
