@@ -76,7 +76,7 @@ pub(super) async fn run<T>(
     bounded(over, HELD.scope(RefCell::new(held), handler)).await
 }
 
-/// Runs the handler of an unprotected call, until `over` resolves and says why it is dropped.
+/// Runs a handler until `over` resolves and says why it is dropped. Catches its panic.
 ///
 /// # Errors
 ///
@@ -141,7 +141,7 @@ pub struct TimeLimit {
 impl TimeLimit {
     /// The limit of a policy in a store; see [`Policy::transaction_timeout`] and
     /// [`Store::transaction_limit`](crate::Store::transaction_limit). The store's limit includes the
-    /// grace, which is then a tenth of it.
+    /// grace, which is then a tenth of it, at most [`Policy::LONGEST_GRACE`].
     #[must_use]
     pub fn new(policy: &Policy, of_store: Option<Duration>) -> Self {
         let shorter = |one: Option<Duration>, other| one.into_iter().chain(other).min();

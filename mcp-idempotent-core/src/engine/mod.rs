@@ -6,13 +6,13 @@
 //! | Where is … | |
 //! | --- | --- |
 //! | what the engine is given | `builder` (the engine), `request` (a call) |
-//! | the beginning of a call, in both modes | `claim`; `failure` if the store fails |
+//! | the beginning of a call, in both modes | `claim` |
 //! | joining a call that runs in this process | `flight`; `lead` is the call that the others wait for |
 //! | transaction mode | `transaction`, on one page |
 //! | lease mode, and what happens when a lease lapses | `lease` |
-//! | the handler | `handler` runs it, `detach` lets it outlive its caller |
+//! | the handler | `handler` runs it, and lets it outlive its caller |
 //! | the handler's transaction | `lent`; `late` if it begins after an outside call |
-//! | what is recorded | `plan` |
+//! | what is recorded, and what follows if the store fails | `plan` |
 //! | a limit on new calls | `quota` |
 //! | the secret, and its change | `secret`, `rotation` |
 //! | looking at records, resolving and removing them | `status`, `operator`, `sweep` |

@@ -130,8 +130,8 @@ pub(super) enum Failure {
     Unavailable,
 }
 
-/// Decides what a store's failure means. This is the only place where a call may come to run without
-/// protection.
+/// Decides what a store's failure means to a call that leads. If the store fails earlier, when it is
+/// asked for the secret, `join_or_claim` decides by the same rule.
 pub(super) fn failed_with(
     error: &StoreError,
     in_doubt: Option<Record>,

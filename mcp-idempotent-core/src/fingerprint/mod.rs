@@ -14,6 +14,7 @@
 //! | check value of a secret | `mcp-idempotent/secret-check` |
 //! | ids of the records that say which secret an application has | `mcp-idempotent/secret-check`, application; for all but the first also `secret`, `successor` or `unaware`, and a number (64-bit big-endian) |
 //! | id of a guard's mark | `mcp-idempotent/guard-mark`, record id (32 bytes), fencing token (64-bit big-endian) |
+//! | id of a ticket of a quota | `mcp-idempotent/ticket`, application, scope, number (32-bit big-endian) |
 //! | seed of downstream keys | `mcp-idempotent/downstream-seed`, record id (32 bytes), fingerprint (33 bytes, as stored), origin (64-bit big-endian) |
 //! | downstream key | `mcp-idempotent/downstream-key`, seed (32 bytes), name of the step; the first 128 bits, as a UUID of version 8 |
 //!

@@ -174,7 +174,8 @@ impl Lease {
 pub enum LeaseEnd {
     /// The record was changed as asked, at this time.
     Done(Timestamp),
-    /// The record is no longer under this token. Nothing was changed.
+    /// The record is no longer in progress under this token, or its lease has ended. Nothing was
+    /// changed.
     Fenced,
 }
 

@@ -78,7 +78,7 @@ where
     }
 }
 
-/// The author's predicate that chooses a rule panicked.
+/// The look-up of the tool, or the author's predicate that chooses a rule, panicked.
 fn panicked<S>(layer: &IdempotencyLayer<S>, call: &ToolCall) -> ToolResult {
     let form = layer.shared.idempotency.settings().refusal_form;
     let reader = Reader::of_any_tool(form, KeyMaker::of_meta(call.meta()));

@@ -238,8 +238,9 @@ const fn kind_of_other_error(believed: Believed) -> ResultKind {
     }
 }
 
-/// A refusal of a tool that recognises retries itself: if it asks for one, it has to get it. From any other
-/// tool it proves no more than other errors.
+/// A refusal that neither asks for a retry nor says that nothing was committed leaves the call in doubt. Any
+/// other one frees the key, if the tool recognises retries itself. From any other tool it proves no more than
+/// other errors.
 fn kind_of_refusal(data: &RawValue, believed: Believed) -> ResultKind {
     let data = Members::of(data.get());
     let says = |name, text: &str| is(data.as_ref().and_then(|it| it.get(name)), text);

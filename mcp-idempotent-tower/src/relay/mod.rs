@@ -41,7 +41,7 @@
 //! | a JSON-RPC error | none; with [`MayHaveActed`](ServerError::MayHaveActed), in doubt | it runs; with `MayHaveActed`, "outcome unknown" |
 //! | `input_required` | none | calls of the same round join; the next round runs |
 //! | a task | kept | the same task |
-//! | a refusal in the words of this crate | none if it asks to try again, or says that nothing happened; else in doubt | it runs; else "outcome unknown" |
+//! | a refusal in the words of this crate | none if it asks to try again, or says that nothing happened (if the tool has no [contract](crate::wire::CONTRACT), as after any JSON-RPC error); else in doubt | it runs; else "outcome unknown" |
 //! | nothing: it ends | in doubt | see 10 |
 //!
 //! 10. A call that was sent and not answered is in doubt, also if the relay itself ended. A repeated call is

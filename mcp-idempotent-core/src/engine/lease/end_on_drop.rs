@@ -39,7 +39,8 @@ impl<S: Store> EndOnDrop<S> {
         LeaseHandle::new(Arc::<Held<Arc<S>>>::clone(&self.held))
     }
 
-    /// Frees the key. An attempt that never started leaves no trace, unless an earlier attempt did.
+    /// Frees the key. If the handler ran (`acted`), or if there was an earlier attempt, the record stays
+    /// for a time, because the next attempt needs its origin.
     pub(super) async fn release(&mut self, acted: bool) {
         self.held.end();
         let released = release(&self.held, acted, self.keep_origin).await;

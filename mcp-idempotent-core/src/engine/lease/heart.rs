@@ -63,8 +63,7 @@ impl Heart {
         }
     }
 
-    /// Renews a lease until [`Watch::end`](super::held::Held::end), or until its last owner drops
-    /// it.
+    /// Renews a lease until [`Held::end`], or until its last owner drops it.
     pub(in crate::engine) fn keep(self: &Arc<Self>, held: &Arc<Held>) {
         let Ok(runtime) = Handle::try_current() else {
             return;
@@ -175,7 +174,7 @@ impl Drop for Renewing {
     }
 }
 
-/// Renews one lease, with as many attempts as it takes, until the lease ends.
+/// Renews one lease, with as many tries as it takes, until the lease ends.
 async fn renew(renewing: Renewing) {
     let held = &renewing.0;
     let mut pause = FIRST_PAUSE;

@@ -119,7 +119,8 @@ struct Course {
     transaction: LateTransaction,
 }
 
-/// A lease that this process holds, with the store that granted it: an `Arc` of a type of store, or any.
+/// A lease that this process holds, with the store that granted it. `S` is an `Arc` of the store, or
+/// `dyn LeaseStore` where the type of the store does not matter.
 pub(in crate::engine) struct Held<S: ?Sized = dyn LeaseStore> {
     pub(in crate::engine) lease: Lease,
     pub(super) terms: Terms,

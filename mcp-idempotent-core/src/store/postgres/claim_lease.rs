@@ -23,7 +23,7 @@ use super::{
 };
 use crate::store::{Claim, Claimed, Lease, StoreError};
 
-/// The pauses between two attempts to give a claim back.
+/// The pauses between two tries to give a claim back.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 

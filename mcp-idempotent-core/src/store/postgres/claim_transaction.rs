@@ -90,7 +90,7 @@ pub(super) async fn begin(
         let told = refused_by(&mut tries, refused, refusal, claim, |batch| {
             batch.call(Step::LookUp, &record)
         });
-        // What few calls come to is boxed, so that the others do not move its place around.
+        // Boxed, because it is rare: otherwise every call's future would have room for it.
         session = match Box::pin(told).await? {
             Told::Answer(answer) => return Ok(answer),
             Told::Again(session) => session,
@@ -155,7 +155,7 @@ fn opening<'s>(
     let batch = match claim {
         Some(claim) if serializable => batch.try_locks(store, Step::LockKey, claim),
         Some(claim) => {
-            // If our BEGIN sets the level, there is nothing to find out.
+            // Most claims need not find out whether the transaction is serializable.
             let step = if store.asks_for_isolation() {
                 Step::ClaimTransaction
             } else {

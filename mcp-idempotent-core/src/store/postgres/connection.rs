@@ -27,7 +27,7 @@ pub(super) struct Session {
     /// `None` only while it is being dropped.
     connection: Option<Origin>,
     clean: bool,
-    /// How long it may take the pool to take it back.
+    /// How long giving it back to the pool may take.
     bound: Duration,
 }
 

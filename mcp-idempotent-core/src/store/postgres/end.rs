@@ -95,7 +95,7 @@ async fn ended(
             transaction.session.release_ended();
             Ended::AsAsked(at)
         }
-        // Boxed, as all that few calls come to, so that the others do not move its place around.
+        // Boxed, because it is rare: otherwise every call's future would have room for it.
         Err(why) => Box::pin(stopped(store, transaction, claim, sought, why)).await,
     }
 }

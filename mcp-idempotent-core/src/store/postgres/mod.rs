@@ -86,8 +86,8 @@
 //! leave it at READ COMMITTED.
 
 // A first call passes `claim_transaction` (whose batch `tries` runs) and `end`. Both write a `batch`, whose
-// statements are in `sql/`, for a `connection` of the `store`. All other files are for failures, for
-// lease mode, and for operators.
+// statements are in `sql/`, for a `connection` of the `store`. `statement`, `literal`, `lock`, `own`,
+// `bound` and `watch` serve them. All other files are for settings, failures, lease mode and operators.
 mod batch;
 mod bound;
 mod builder;

@@ -2,7 +2,8 @@
 //! back or to take a fresh one.
 //!
 //! sqlx counts these connections as inside a transaction, for as long as they live. So a `begin` by a
-//! handler is a savepoint, although our BEGIN goes out as plain text, which has rows as its answer.
+//! handler is a savepoint, although our BEGIN goes out in a batch of plain text, which can
+//! return rows.
 
 use std::{
     fmt,

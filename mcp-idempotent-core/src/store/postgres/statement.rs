@@ -149,10 +149,10 @@ const PARTS: &[(&str, &str, &str)] = &[
     ("{in_doubt_until}", part!("in_doubt_until"), ""),
 ];
 
-/// What the texts write shortly. Nothing in them may be looked up by the session's search path, where
+/// Abbreviations in the texts. Nothing in them may be looked up by the session's search path, where
 /// anybody's operator with the right types would win. That includes what Postgres looks up by itself:
-/// the `=` in `IN` and in `CASE x WHEN`, for instance. All such operators bind equally, so the texts use
-/// parentheses. Their operands have exactly the operator's types, so that no cast is looked for either.
+/// the `=` in `IN` and in `CASE x WHEN`, for instance. All such operators have the same precedence, so
+/// the texts use parentheses. Their operands have exactly the operator's types, so that no cast is looked for either.
 const SHORT: &[(&str, &str)] = &[
     (
         "{microseconds}",

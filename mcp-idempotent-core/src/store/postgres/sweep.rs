@@ -1,7 +1,8 @@
 //! Removes expired records in small batches, which wait for nobody.
 //!
-//! No index helps: one on the time of expiry would cost every call more than the sweep. So a sweep walks
-//! through the table by the places of the rows, slice by slice, and goes on where the last one stopped.
+//! There is no index on the time of expiry: it would cost every call more than a sweep costs. So a sweep
+//! walks through the table by the places of the rows, slice by slice, and goes on where the last one
+//! stopped.
 
 use std::sync::atomic::Ordering;
 

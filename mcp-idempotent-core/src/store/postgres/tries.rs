@@ -105,7 +105,7 @@ pub(super) struct Tries<'s> {
     bound: Duration,
     /// When all of them end.
     deadline: Instant,
-    /// They go by the connection beside the pool.
+    /// Whether they use the connection beside the pool.
     reserved: bool,
     last: Option<sqlx::Error>,
     /// A batch with a COMMIT had no answer that can be believed.

@@ -57,7 +57,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Of whose tool nothing is known.
+    /// For a call whose tool is not known, or not yet.
     pub(crate) const fn of_any_tool(form: RefusalForm, maker: KeyMaker) -> Self {
         Self {
             form,

@@ -1,4 +1,4 @@
-//! What a handler wants to be done once its transaction is committed.
+//! What a handler wants done once its transaction is committed.
 
 use std::{
     fmt,
@@ -11,7 +11,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use tracing::Instrument as _;
 
 tokio::task_local! {
-    /// The one for the call that this task runs, if that has a transaction.
+    /// That of the call that this task runs, if the call has a transaction.
     static CURRENT: Option<AfterCommit>;
 }
 
@@ -23,7 +23,7 @@ tokio::task_local! {
 ///    [`Idempotency::shutdown`](crate::Idempotency::shutdown) does.
 /// 2. It does not run if the transaction was rolled back, if nobody knows whether it was committed, or for a
 ///    replay.
-/// 3. It is lost if the process ends in between. What has to happen whenever the effect happened belongs into an
+/// 3. It is lost if the process ends in between. What has to happen whenever the effect happened belongs in an
 ///    outbox: a row that the handler writes through its transaction, and a worker that reads it. See
 ///    `docs/outside-effects.md`.
 ///

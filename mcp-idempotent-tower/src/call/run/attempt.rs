@@ -24,9 +24,9 @@ tokio::task_local! {
     static CURRENT: Attempt;
 }
 
-/// The running attempt at a tool call in lease mode: a handler without `&mut` transaction under
-/// [`#[idempotent]`](macro@crate::idempotent), or under a
-/// [`Rule::lease`](crate::layer::Rule::lease) of the layer. A handler takes it as a parameter. A tool
+/// The running attempt at a tool call in lease mode. A handler runs in lease mode if it takes no
+/// `&mut` transaction under [`#[idempotent]`](macro@crate::idempotent), or under a
+/// [`Rule::lease`](crate::layer::Rule::lease) of the layer. It takes its attempt as a parameter. A tool
 /// without extractors (an `AsyncTool`) calls [`Attempt::current`].
 ///
 /// The lease is renewed while the handler runs. If it is lost all the same (the database was away for

@@ -1,6 +1,6 @@
 //! The two ways to run a call, one for each mode. Every door uses them: the attribute, the layer and the
-//! relay. A call that nothing protects goes the same way, with an attempt of `unprotected` in the place of
-//! the engine's.
+//! relay. A call that nothing protects goes the same way, with an attempt of `unprotected` instead of the
+//! engine's.
 
 pub(crate) mod after_commit;
 pub(crate) mod attempt;

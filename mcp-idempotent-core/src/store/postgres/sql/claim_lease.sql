@@ -10,10 +10,10 @@
 -- $10 pg_catalog.text  application
 -- $11 pg_catalog.text  scope
 -- $12 bigint           mark of the claim
--- The claim in lease mode: takes the locks, and claims the key durably. Only a released record may be replaced, while it
--- is kept. In every other case there is no row, and the claim concludes that a record exists: the look says so without a write,
--- and in a race the conflict does, which sees what the snapshot of this statement does not. So the
--- locks need no statement of their own.
+-- The claim in lease mode: takes the locks, and claims the key durably. Only a released record is replaced, while it is
+-- kept. Otherwise no row is returned, and so there is a record. NOT EXISTS finds it without a write. A record that
+-- is newer than the snapshot of this statement is found by ON CONFLICT. So the locks need no statement of
+-- their own.
 INSERT INTO {records} AS r (id, fingerprint, state, token, origin, attempts,
     tool, application, scope, key_prefix, created_at, lease_until, in_doubt_retention, expires_at,
     mark)

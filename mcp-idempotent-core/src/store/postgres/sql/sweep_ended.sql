@@ -1,6 +1,6 @@
 -- $1 pg_catalog.tid  before the first row
--- $2 pg_catalog.tid  behind the last row
--- $3 bigint          at most so many
+-- $2 pg_catalog.tid  after the last row
+-- $3 bigint          the most rows
 -- Removes records past their end, among the rows between two places (from Postgres 14 on, only these are
 -- read). SKIP LOCKED waits for nobody.
 DELETE FROM {records} WHERE ctid {=} ANY (ARRAY(SELECT ctid FROM {records}

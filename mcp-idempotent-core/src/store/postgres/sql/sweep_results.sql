@@ -1,6 +1,6 @@
 -- $1 pg_catalog.tid  before the first row
--- $2 pg_catalog.tid  behind the last row
--- $3 bigint          at most so many
+-- $2 pg_catalog.tid  after the last row
+-- $3 bigint          the most rows
 -- Reduces expired records to tombstones.
 UPDATE {records} SET state = 3, response = NULL, expires_at = purge_at
 WHERE ctid {=} ANY (ARRAY(SELECT ctid FROM {records}
