@@ -164,8 +164,8 @@ impl Standing {
             ),
             Self::TooLarge => (
                 "completed",
-                "The call is completed and its effect is committed, but its result was too large to \
-                 keep. Do not repeat it.",
+                "The call is completed and its effect is committed, but its result is not kept. Do not \
+                 repeat it.",
             ),
             Self::Unreadable => (
                 "completed",

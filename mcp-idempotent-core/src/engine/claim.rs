@@ -123,13 +123,12 @@ impl<S: Store> Engine<S> {
         if let Err(refusal) = request.check().await {
             return refusal.into();
         }
-        match self.inner.check_secret().await {
-            Ok(()) => {}
-            Err(Unchecked::Store(error)) if rules.fail_open && error.is_transient() => {
-                return Led::FailOpen;
-            }
+        // Only a call that leads may run without protection: another one would run beside its leader.
+        let fails_open = match self.inner.check_secret().await {
+            Ok(()) => false,
+            Err(Unchecked::Store(error)) if rules.fail_open && error.is_transient() => true,
             Err(unchecked) => return unchecked.into_refusal().into(),
-        }
+        };
         if let Some(rotation) = &self.inner.rotation
             && let Err(refusal) = rotation.keeps(&request.call.tool, request.policy, identity)
         {
@@ -178,6 +177,10 @@ impl<S: Store> Engine<S> {
                 }
             }
         };
+        if fails_open {
+            leader.step_down();
+            return Led::FailOpen;
+        }
         // Boxed, because there may be thousands of waiting calls, and they do not need the leader's
         // state.
         Box::pin(self.claim(leader, request, observed, patience, rules, claim_with)).await

@@ -24,7 +24,10 @@ const SAID: &[(ErrorKind, &[(CommitOutcome, Action)])] = {
             &[(Unknown, Wait), (NotCommitted, UseNewKey)],
         ),
         (ErrorKind::KeyExpired, &[(Unknown, UseNewKey)]),
-        (ErrorKind::TooManyWaiting, &[(Unknown, Wait)]),
+        (
+            ErrorKind::TooManyWaiting,
+            &[(Unknown, Wait), (NotCommitted, Wait)],
+        ),
         (ErrorKind::TooManyNewCalls, &[(NotCommitted, Wait)]),
         (ErrorKind::Unauthorized, &[(Unknown, AskOperator)]),
         (
@@ -35,7 +38,10 @@ const SAID: &[(ErrorKind, &[(CommitOutcome, Action)])] = {
                 (Committed, AskOperator),
             ],
         ),
-        (ErrorKind::ResultTooLarge, &[(Committed, AskOperator)]),
+        (
+            ErrorKind::ResultTooLarge,
+            &[(Committed, AskOperator), (Unknown, AskOperator)],
+        ),
         (
             ErrorKind::StoreUnavailable,
             &[(NotCommitted, RetrySameKey), (Unknown, RetrySameKey)],

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    Begun, OnDoubt, ResultKind,
+    Begun, Engine, OnDoubt, ResultKind,
     store::{Audit, Completion, OperatorStore, Resolution},
 };
 
@@ -78,4 +78,22 @@ async fn a_call_seen_in_doubt_does_not_run_unprotected() {
     store.take_over.set(Fault::None);
     let begun = begin.await;
     assert!(!matches!(begun, Begun::FailOpen), "{begun:?}");
+}
+
+/// The store has been away for so long that the secret is no longer taken as confirmed.
+#[tokio::test(start_paused = true)]
+async fn beside_a_call_that_runs_in_this_process_nothing_runs_without_protection() {
+    let store = Faulty::default();
+    let server = fail_open(&Server::on(store.clone(), |_| {}), OnDoubt::Fail);
+    let same = || server.request(server.identity(Some("pay"), "{}"));
+    let Begun::Attempt(_running) = server.engine.begin_lease(same()).await else {
+        panic!("it is the first");
+    };
+    store.claim.set(Fault::Fails);
+    tokio::time::advance(Engine::<Faulty>::SECRET_CHECKED_EVERY * 3).await;
+    let duplicate = server.engine.begin_lease(same()).await;
+    assert!(matches!(duplicate, Begun::Answer(_)), "{duplicate:?}");
+    let other = server.request(server.identity(Some("another key"), "{}"));
+    let alone = server.engine.begin_lease(other).await;
+    assert!(matches!(alone, Begun::FailOpen), "{alone:?}");
 }
