@@ -57,13 +57,7 @@ impl SqliteStore {
         let mut backoff = Backoff::until(deadline);
         let mut makes_room = false;
         loop {
-            // Each time, because another caller may have had the connection meanwhile.
-            let level = if durable {
-                checkout.writer.make_durable().await
-            } else {
-                checkout.writer.make_ordinary().await
-            };
-            level.map_err(failed)?;
+            let writer = &mut checkout.writer;
             let locked = match claim {
                 Some(claim) => {
                     let statements = &self.shared.statements;
@@ -72,9 +66,14 @@ impl SqliteStore {
                     } else {
                         &statements.begin
                     };
-                    row::find(&mut checkout.writer.connection, begin, claim).await
+                    let (text, level) = writer.at(durable, begin);
+                    let found = row::find(&mut writer.connection, &text, claim).await;
+                    if found.is_ok() {
+                        writer.is_set(level);
+                    }
+                    found
                 }
-                None => checkout.writer.begin().await.map(|()| Found::Nothing),
+                None => writer.begin(durable).await.map(|()| Found::Nothing),
             };
             match locked {
                 Ok(Found::Nothing) => return Ok(Opened::New(checkout)),
@@ -144,13 +143,17 @@ impl SqliteStore {
                 Line::Lease => Backoff::eager(deadline),
                 Line::Ordinary => Backoff::until(deadline),
             };
-            checkout.writer.make_ordinary().await?;
             loop {
                 let arguments = Ok(arguments.clone());
-                let connection = &mut checkout.writer.connection;
-                let batch = batch::run(connection, statement, arguments, 1).await;
+                let writer = &mut checkout.writer;
+                let (text, level) = writer.at(false, statement);
+                let statements = 1 + usize::from(level.is_some());
+                let batch = batch::run(&mut writer.connection, &text, arguments, statements).await;
                 match batch.done {
-                    Ok(()) => return Ok(batch.values),
+                    Ok(()) => {
+                        writer.is_set(level);
+                        return Ok(batch.values);
+                    }
                     Err(error) => backoff.retry(error).await?,
                 }
             }

@@ -18,7 +18,8 @@
 use std::{mem::ManuallyDrop, sync::Arc, time::Duration};
 
 use sqlx::{
-    AssertSqlSafe, Connection as _, SqlStr, SqliteConnection, SqlitePool, sqlite::SqliteArguments,
+    AssertSqlSafe, Connection as _, SqlSafeStr as _, SqlStr, SqliteConnection, SqlitePool,
+    sqlite::SqliteArguments,
 };
 use tokio::time::{Instant, sleep};
 
@@ -34,6 +35,8 @@ const BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 20";
 
 /// `synchronous = FULL`, as SQLite numbers it: every commit reaches the disk.
 const FULL: i64 = 2;
+/// Not a setting: a statement that was to change it failed.
+const UNKNOWN: i64 = -1;
 
 /// The writing connection.
 #[derive(Debug)]
@@ -107,32 +110,35 @@ impl Writer {
         }))
     }
 
-    async fn synchronise(&mut self, level: i64) -> Result<(), sqlx::Error> {
-        if self.synchronous.1 != level {
-            sqlx::query(AssertSqlSafe(format!("PRAGMA synchronous = {level}")))
-                .execute(&mut self.connection)
-                .await?;
+    /// `statement`, to be run outside a transaction, and before it what sets how durable commits are from now on:
+    /// whether they reach the disk whatever the connection's original setting (`durable`), or use that setting.
+    /// Both go to the connection's thread together. If they succeed, [`is_set`](Self::is_set) has to be told.
+    pub(super) fn at(&mut self, durable: bool, statement: &SqlStr) -> (SqlStr, Option<i64>) {
+        let (original, current) = self.synchronous;
+        let level = if durable {
+            original.max(FULL)
+        } else {
+            original
+        };
+        if level == current {
+            return (statement.clone(), None);
+        }
+        self.synchronous.1 = UNKNOWN;
+        let both = format!("PRAGMA synchronous = {level}; {}", statement.as_str());
+        (AssertSqlSafe(both).into_sql_str(), Some(level))
+    }
+
+    pub(super) fn is_set(&mut self, level: Option<i64>) {
+        if let Some(level) = level {
             self.synchronous.1 = level;
         }
-        Ok(())
     }
 
-    /// From now on commits reach the disk, whatever the connection's original setting.
-    pub(super) async fn make_durable(&mut self) -> Result<(), sqlx::Error> {
-        self.synchronise(self.synchronous.0.max(FULL)).await
-    }
-
-    /// From now on commits use the connection's original setting.
-    pub(super) async fn make_ordinary(&mut self) -> Result<(), sqlx::Error> {
-        self.synchronise(self.synchronous.0).await
-    }
-
-    /// Takes SQLite's write lock. After an error that [`is_busy`] recognises, the connection is
-    /// unchanged.
-    pub(super) async fn begin(&mut self) -> Result<(), sqlx::Error> {
-        sqlx::query("BEGIN IMMEDIATE")
-            .execute(&mut self.connection)
-            .await?;
+    /// Takes SQLite's write lock. After an error that [`is_busy`] recognises, no transaction is open.
+    pub(super) async fn begin(&mut self, durable: bool) -> Result<(), sqlx::Error> {
+        let (text, level) = self.at(durable, &SqlStr::from_static("BEGIN IMMEDIATE"));
+        sqlx::query(text).execute(&mut self.connection).await?;
+        self.is_set(level);
         Ok(())
     }
 
