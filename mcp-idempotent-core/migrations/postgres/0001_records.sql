@@ -23,15 +23,13 @@ CREATE TABLE IF NOT EXISTS {schema}.records (
     in_doubt_retention bigint,
     -- Lease mode: the number by which a claim recognises its record if its answer is lost.
     mark         bigint,
-    created_at   pg_catalog.timestamptz NOT NULL,
-    -- Since the origin.
-    attempts     integer     NOT NULL,
-    tool         pg_catalog.text NOT NULL,
-    -- Whose record it is, and whose key, as plain text for operators.
-    application  pg_catalog.text,
-    scope        pg_catalog.text,
-    -- At most 8 characters.
-    key_prefix   pg_catalog.text,
+    -- NULL in what a transaction wrote together with its effect: it was created when it was completed.
+    created_at   pg_catalog.timestamptz,
+    -- Since the origin. NULL means 1.
+    attempts     integer,
+    -- For operators, as plain text on four lines: tool, application, scope, and what the key begins with. One
+    -- column costs every call less than four.
+    labels       pg_catalog.text NOT NULL,
     -- What follows changes while a record lives. It comes last, because the log of an update leaves
     -- out what the old and the new row begin with.
     -- 0 in progress, 1 completed, 2 in doubt, 3 tombstone (expired, its result removed), 4 released
@@ -44,15 +42,13 @@ CREATE TABLE IF NOT EXISTS {schema}.records (
     -- The end of the retention (completed, in doubt), of a tombstone, or of what is kept of a free
     -- key. In progress: the end of the lease and the retention in doubt as they were claimed.
     expires_at   pg_catalog.timestamptz,
-    -- Completed: the end of the tombstone.
+    -- Completed: the end of the tombstone, if there is to be one.
     purge_at     pg_catalog.timestamptz,
     -- NULL when completed: the result was too large to keep.
     response     pg_catalog.bytea,
-    -- An operator's resolution: 1 committed, 2 not committed, 3 released; by whom, why, when.
-    resolved_kind smallint,
-    resolved_by  pg_catalog.text,
-    resolved_why pg_catalog.text,
-    resolved_at  pg_catalog.timestamptz,
+    -- An operator's resolution: its kind (1 committed, 2 not committed, 3 released), by whom, why, and when
+    -- (microseconds since 1970).
+    resolution   pg_catalog.text[],
     CONSTRAINT mcp_idempotent_records_pkey PRIMARY KEY (id)
 );
 

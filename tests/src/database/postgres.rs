@@ -125,7 +125,7 @@ impl Database for Postgres {
     const DROP_RECORDS: &'static str = "DROP TABLE records";
     const CLOCK: &'static str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
     const EXPIRY: &'static str = "SELECT (extract(epoch FROM expires_at) * 1000000)::bigint \
-         FROM records WHERE tool <> 'mcp-idempotent/secret'";
+         FROM records WHERE labels NOT LIKE 'mcp-idempotent/secret%'";
 
     async fn create() -> Self {
         drop(options());
@@ -188,7 +188,7 @@ impl Database for Postgres {
 
     async fn records(&self) -> Vec<Stored> {
         let rows: Vec<(i16, bool)> =
-            sqlx::query_as("SELECT state, response IS NOT NULL FROM records WHERE tool <> 'mcp-idempotent/secret' ORDER BY created_at")
+            sqlx::query_as("SELECT state, response IS NOT NULL FROM records WHERE labels NOT LIKE 'mcp-idempotent/secret%' ORDER BY coalesce(created_at, completed_at)")
                 .fetch_all(&self.outside)
                 .await
                 .unwrap();

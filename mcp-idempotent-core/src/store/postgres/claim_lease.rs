@@ -42,12 +42,9 @@ pub(super) async fn claim(
         key,
         Argument::Bytes(claim.id.as_bytes()),
         Argument::Bytes(&fingerprint),
-        Argument::tool(claim),
-        Argument::prefix(claim),
+        Argument::Labels(claim),
         Argument::interval(claim.lease),
         Argument::interval(claim.in_doubt_retention),
-        Argument::application(claim),
-        Argument::scope(claim),
         Argument::Integer(sent.mark.0),
     ];
     let record = Argument::record(claim);

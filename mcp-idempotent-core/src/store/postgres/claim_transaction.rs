@@ -120,10 +120,7 @@ async fn expire(
 /// The row of `find.sql`, if it is a result within its retention. Otherwise, or if the session writes bytes in
 /// the escape format, a look-up has to say what the record is.
 fn replayed(row: &PgRow) -> Option<Record> {
-    if !row.try_get::<Option<bool>, _>(3).ok()?? {
-        return None;
-    }
-    let fingerprint = row.try_get::<Vec<u8>, _>(0).ok()?;
+    let fingerprint = row.try_get::<Option<Vec<u8>>, _>(0).ok()??;
     let response = row.try_get::<Option<Vec<u8>>, _>(1).ok()?;
     let state = RecordState::Completed {
         response: response.map(Bytes::from),

@@ -11,14 +11,13 @@ use super::{
     connection::{PgTransaction, drain},
     error::is_connection_lost,
     fate::{Standing, Stopped, ended_by_handler, stopped, undo_ours},
-    literal::{Argument, NAME_LENGTH, interval, plain},
+    literal::{Argument, interval, labels},
     lock::Mark,
     recover::{Sought, TransactionId},
     statement::Step,
     store::PostgresStore,
 };
 use crate::{
-    key::VISIBLE_PREFIX,
     record::Timestamp,
     store::{Claim, Completion, End, Ended, Lease},
 };
@@ -70,7 +69,7 @@ async fn commit(
     let size = completion.response.as_ref().map_or(0, Bytes::len);
     let finished = if size <= PostgresStore::INLINE_RESULT_BYTES {
         let batch = finish(ours(store), mark, claim, completion);
-        recording(store, &mut transaction, batch, Step::Finish).await
+        recording(store, &mut transaction, batch, finish_step(completion)).await
     } else {
         Box::pin(commit_bound(store, &mut transaction, claim, completion)).await
     };
@@ -113,6 +112,16 @@ fn complete_here<'s>(batch: Batch<'s>, lease: &Lease, completion: &Completion) -
     batch.call(Step::CompleteHere, &[&attempt[..], &result].concat())
 }
 
+/// The few records that leave a tombstone have a statement of their own, so that the others do not pay for the
+/// time of its end.
+fn finish_step(completion: &Completion) -> Step {
+    if completion.tombstone.is_zero() {
+        Step::Finish
+    } else {
+        Step::FinishKept
+    }
+}
+
 /// Inserts the finished record.
 pub(super) fn finish<'s>(
     batch: Batch<'s>,
@@ -122,19 +131,21 @@ pub(super) fn finish<'s>(
 ) -> Batch<'s> {
     let batch = with_guard(batch, completion);
     let [response, retention, tombstone] = Argument::completion(completion);
+    let (id, fingerprint) = (claim.id.as_bytes(), claim.fingerprint.to_stored());
+    let identity = [id.as_slice(), &fingerprint].concat();
     let arguments = [
-        Argument::Bytes(claim.id.as_bytes()),
-        Argument::Bytes(&claim.fingerprint.to_stored()),
+        Argument::Bytes(&identity),
         response,
         Argument::Integer(mark.0),
-        Argument::tool(claim),
-        Argument::prefix(claim),
+        Argument::Labels(claim),
         retention,
         tombstone,
-        Argument::application(claim),
-        Argument::scope(claim),
     ];
-    batch.call(Step::Finish, &arguments)
+    let step = finish_step(completion);
+    match step {
+        Step::FinishKept => batch.call(step, &arguments),
+        _ => batch.call(step, &arguments[..5]),
+    }
 }
 
 /// A large result costs less as a bound value, although that takes two more round trips. A bound
@@ -148,8 +159,6 @@ async fn commit_bound(
     completion: &Completion,
 ) -> Result<Timestamp, Stopped> {
     let mark = transaction.mark;
-    let prefix = claim.key_prefix.as_deref();
-    let prefix = prefix.map(|prefix| plain(prefix, VISIBLE_PREFIX));
     let bound = store.inner.answer_timeout;
     drain(transaction, bound)
         .await
@@ -160,11 +169,8 @@ async fn commit_bound(
         .bind(claim.fingerprint.to_stored().to_vec())
         .bind(mark.0)
         .bind(completion.response.as_deref())
-        .bind(plain(&claim.call.tool, NAME_LENGTH))
-        .bind(prefix)
+        .bind(labels(claim))
         .bind(interval(claim.in_doubt_retention))
-        .bind(claim.application().map(|name| plain(name, NAME_LENGTH)))
-        .bind(claim.scope().map(|name| plain(name, NAME_LENGTH)))
         // Without a name on the server: behind a pooler, one of sqlx's may be anybody's.
         .persistent(false)
         .fetch_one(&mut **transaction);
@@ -257,7 +263,7 @@ async fn record_after_rollback(
         .call(Step::Expire, &Argument::record(claim))
         .call(Step::Seen, &[Argument::Bytes(claim.id.as_bytes())]);
     let batch = finish(made_room, mark, claim, completion);
-    let finished = recording(store, &mut transaction, batch, Step::Finish).await;
+    let finished = recording(store, &mut transaction, batch, finish_step(completion)).await;
     let sought = Sought::Record(claim, mark);
     match ended(store, transaction, Some(claim), sought, finished).await {
         // The handler's writes are rolled back, with or without a record.

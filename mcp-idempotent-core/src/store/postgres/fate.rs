@@ -291,11 +291,8 @@ fn doubt<'s>(batch: Batch<'s>, claim: &Claim, mark: Mark) -> Batch<'s> {
         Argument::Bytes(claim.id.as_bytes()),
         Argument::Bytes(&claim.fingerprint.to_stored()),
         Argument::Integer(mark.0),
-        Argument::tool(claim),
-        Argument::prefix(claim),
+        Argument::Labels(claim),
         Argument::interval(claim.in_doubt_retention),
-        Argument::application(claim),
-        Argument::scope(claim),
     ];
     batch
         .begin_short()

@@ -20,6 +20,8 @@ pub(super) enum Argument<'a> {
     Bytes(&'a [u8]),
     /// The text as [`plain`] makes it, with at most this many characters.
     Plain(&'a str, usize),
+    /// What an operator sees of a call, as [`labels`] writes it.
+    Labels(&'a Claim),
     /// Any text without U+0000.
     AnyText(&'a str),
     Null,
@@ -56,33 +58,6 @@ impl<'a> Argument<'a> {
         ]
     }
 
-    /// The tool's name.
-    pub(super) fn tool(claim: &'a Claim) -> Self {
-        Self::Plain(&claim.call.tool, NAME_LENGTH)
-    }
-
-    /// Whose record it is.
-    pub(super) fn application(claim: &'a Claim) -> Self {
-        Self::name(claim.application())
-    }
-
-    /// Whose key it is.
-    pub(super) fn scope(claim: &'a Claim) -> Self {
-        Self::name(claim.scope())
-    }
-
-    fn name(name: Option<&'a str>) -> Self {
-        name.map_or(Self::Null, |name| Self::Plain(name, NAME_LENGTH))
-    }
-
-    /// The key's prefix, if it may be kept.
-    pub(super) fn prefix(claim: &'a Claim) -> Self {
-        claim
-            .key_prefix
-            .as_deref()
-            .map_or(Self::Null, |prefix| Self::Plain(prefix, VISIBLE_PREFIX))
-    }
-
     /// Writes the value for a parameter of this type. As a bare number a small integer would be an `int`,
     /// whose cast costs more than the quotes.
     pub(super) fn push_for(self, parameter: &str, sql: &mut String) {
@@ -104,6 +79,11 @@ impl<'a> Argument<'a> {
             Self::Plain(value, limit) => {
                 sql.push('\'');
                 sql.push_str(&plain(value, limit));
+                sql.push('\'');
+            }
+            Self::Labels(claim) => {
+                sql.push('\'');
+                push_labels(sql, claim);
                 sql.push('\'');
             }
             Self::AnyText(value) => {
@@ -205,6 +185,28 @@ pub(super) fn plain(value: &str, limit: usize) -> Cow<'_, str> {
 
 fn is_plain(byte: u8) -> bool {
     (byte.is_ascii_graphic() || byte == b' ') && !matches!(byte, b'\'' | b'\\' | b'$')
+}
+
+/// Tool, application, scope and what the key begins with, one line each. What is not known or may not be kept
+/// is an empty line. No label has a line break, because each is [`plain`].
+fn push_labels(text: &mut String, claim: &Claim) {
+    let prefix = claim.key_prefix.as_deref().unwrap_or_default();
+    text.push_str(&plain(&claim.call.tool, NAME_LENGTH));
+    for (label, limit) in [
+        (claim.application().unwrap_or_default(), NAME_LENGTH),
+        (claim.scope().unwrap_or_default(), NAME_LENGTH),
+        (prefix, VISIBLE_PREFIX),
+    ] {
+        text.push('\n');
+        text.push_str(&plain(label, limit));
+    }
+}
+
+/// The same, to be bound.
+pub(super) fn labels(claim: &Claim) -> String {
+    let mut text = String::new();
+    push_labels(&mut text, claim);
+    text
 }
 
 /// A duration in microseconds, for an `interval`. At most a hundred years.

@@ -136,6 +136,6 @@ fn moment_at(row: &PgRow) -> Result<Option<Timestamp>, sqlx::Error> {
 
 /// Reads the number of attempts.
 pub(super) fn attempts(row: &PgRow, column: usize) -> Result<u32, sqlx::Error> {
-    let attempts: i32 = row.try_get(column)?;
-    Ok(u32::try_from(attempts).unwrap_or(1))
+    let attempts: Option<i32> = row.try_get(column)?;
+    Ok(attempts.map_or(1, |attempts| u32::try_from(attempts).unwrap_or(1)))
 }

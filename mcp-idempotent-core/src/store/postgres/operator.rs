@@ -24,13 +24,17 @@ use crate::{
     },
 };
 
-const OF_TOOL: &str = " AND tool {=} ";
-const OF_APPLICATION: &str = " AND application {=} ";
-const OF_SCOPE: &str = " AND scope {=} ";
+/// The digits of a resolution's kind.
+const KIND_LENGTH: usize = 6;
+
+const OF_TOOL: &str = " AND {tool} {=} ";
+const OF_APPLICATION: &str = " AND {application} {=} ";
+const OF_SCOPE: &str = " AND {scope} {=} ";
 /// What the key begins with follows.
-const OF_KEY: &str = " AND pg_catalog.starts_with(key_prefix, ";
+const OF_KEY: &str = " AND pg_catalog.starts_with({key_prefix}, ";
 /// A moment follows, and a record id.
-const AFTER: &str = " AND (created_at, id) {>} (timestamp with time zone 'epoch' {+} (";
+const AFTER: &str = " AND ({created_at}, id) {>} (timestamp with time zone 'epoch' {+} (";
+const OLDEST_FIRST: &str = "{created_at}, id";
 const OF_ID: &str = "id {=} ";
 const RESULT: &str = "CASE WHEN state {=} 1 THEN pg_catalog.encode(response, 'hex') END";
 const NO_RESULT: &str = "NULL::pg_catalog.text";
@@ -62,7 +66,7 @@ impl OperatorStore for PostgresStore {
             Argument::Bytes(id.as_bytes()).push_to(&mut wanted);
             wanted.push(')');
         }
-        let order = format!("ORDER BY created_at, id LIMIT {}", query.limit);
+        let order = format!("ORDER BY {} LIMIT {}", sql(OLDEST_FIRST), query.limit);
         read(self, NO_RESULT, &wanted, &order).await
     }
 
@@ -81,10 +85,11 @@ impl OperatorStore for PostgresStore {
         resolution: &Resolution,
         audit: &Audit,
     ) -> Result<Resolved, StoreError> {
+        let kind = resolution.kind().to_stored().to_string();
         let mut arguments = vec![
             Argument::Bytes(id.as_bytes()),
             Argument::Integer(token),
-            Argument::Integer(resolution.kind().to_stored().into()),
+            Argument::Plain(&kind, KIND_LENGTH),
             Argument::AnyText(&audit.who),
             Argument::AnyText(&audit.why),
         ];
@@ -186,6 +191,7 @@ pub(super) fn texts() -> impl Iterator<Item = &'static str> {
         OF_SCOPE,
         OF_KEY,
         AFTER,
+        OLDEST_FIRST,
         OF_ID,
         RESULT,
         NO_RESULT,
@@ -218,19 +224,20 @@ fn info(row: &PgRow) -> Result<RecordInfo, sqlx::Error> {
         row.try_get(4)?,
         Timestamp::from_micros(row.try_get(6)?),
     );
-    info.key_prefix = row.try_get::<Option<&str>, _>(3)?.map(Into::into);
+    info.key_prefix = label(row, 3)?.map(Into::into);
     info.attempts = attempts(row, 5)?;
     info.origin = row.try_get(16)?;
-    info.application = row.try_get::<Option<&str>, _>(17)?.map(Into::into);
-    info.scope = row.try_get::<Option<&str>, _>(18)?.map(Into::into);
+    info.application = label(row, 17)?.map(Into::into);
+    info.scope = label(row, 18)?.map(Into::into);
     info.lease_until = moment(7)?;
     info.completed_at = moment(8)?;
     info.expires_at = moment(9)?;
-    let kind = row.try_get::<Option<i32>, _>(10)?;
-    let kind = kind.and_then(|kind| ResolutionKind::from_stored(i16::try_from(kind).ok()?));
-    if let (Some(kind), Some(at)) = (kind, moment(13)?) {
-        let said = |column| row.try_get::<&str, _>(column).map(Arc::<str>::from);
-        info.resolved = Some(ResolvedBy::new(kind, said(11)?, said(12)?, at));
+    let said = |column| row.try_get::<Option<&str>, _>(column);
+    let kind = said(10)?.and_then(|kind| ResolutionKind::from_stored(kind.parse().ok()?));
+    let at = said(13)?.and_then(|at| at.parse().ok());
+    if let (Some(kind), Some(who), Some(why), Some(at)) = (kind, said(11)?, said(12)?, at) {
+        let [who, why] = [who, why].map(Arc::<str>::from);
+        info.resolved = Some(ResolvedBy::new(kind, who, why, Timestamp::from_micros(at)));
     }
     info.response = row
         .try_get::<Option<&str>, _>(14)?
@@ -238,4 +245,10 @@ fn info(row: &PgRow) -> Result<RecordInfo, sqlx::Error> {
         .transpose()?
         .map(Bytes::from);
     Ok(info)
+}
+
+/// A label; an empty line is none.
+fn label(row: &PgRow, column: usize) -> Result<Option<&str>, sqlx::Error> {
+    let label: &str = row.try_get(column)?;
+    Ok((!label.is_empty()).then_some(label))
 }

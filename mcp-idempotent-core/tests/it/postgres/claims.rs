@@ -76,14 +76,19 @@ async fn a_record_does_not_expire_by_the_time_that_its_handler_took() {
             WHERE query LIKE '%{s}%' OR query LIKE '%_seen(%' ORDER BY xact_start LIMIT 1",
         )
         .await;
+    let before_the_end: String = sqlx::query_scalar("SELECT clock_timestamp()::text")
+        .fetch_one(&database.outside)
+        .await
+        .unwrap();
     let mut completion = result("result");
     completion.retention = Duration::from_secs(60);
     let end = End::Commit(completion);
     database.store.end(transaction, Some(&claim), end).await;
     let counted: bool = sqlx::query_scalar(database.sql(
-        "SELECT expires_at - completed_at = interval '60 s' AND completed_at > created_at \
-         + interval '100 ms' FROM {s}.records",
+        "SELECT expires_at - completed_at = interval '60 s' AND completed_at >= $1::timestamptz \
+         FROM {s}.records",
     ))
+    .bind(before_the_end)
     .fetch_one(&database.outside)
     .await
     .unwrap();

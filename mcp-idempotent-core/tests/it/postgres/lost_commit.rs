@@ -89,9 +89,9 @@ async fn a_record_of_another_call_found_after_a_lost_commit_has_won() {
     // As if another server had got past the lock.
     database
         .execute(&format!(
-            "INSERT INTO {{s}}.records (id, fingerprint, state, token, attempts, tool, response, \
-             created_at, completed_at, expires_at, purge_at) SELECT '\\x{}', '\\x{}', 1, -1, 1, \
-             'tool', 'winner', now(), now(), now() + interval '1 hour', now() + interval '1 hour'",
+            "INSERT INTO {{s}}.records (id, fingerprint, state, token, labels, response, \
+             completed_at, expires_at) SELECT '\\x{}', '\\x{}', 1, -1, \
+             'tool', 'winner', now(), now() + interval '1 hour'",
             hex(claim.id.as_bytes()),
             hex(&claim.fingerprint.to_stored()),
         ))

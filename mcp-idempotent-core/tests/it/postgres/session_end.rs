@@ -166,7 +166,7 @@ async fn a_handler_under_a_lease_that_hangs_without_its_session_is_told_and_its_
         let interrupted = Reply::new(ResultKind::Interrupted, "stopped");
         attempt.finish(&interrupted).await;
         assert!(call.database.effects().await.is_empty());
-        let seen = "SELECT bool_and(state = 2) FROM {s}.records WHERE tool = 'tool'";
+        let seen = "SELECT bool_and(state = 2) FROM {s}.records WHERE split_part(labels, E'\\n', 1) = 'tool'";
         call.database.until(seen).await;
     }
 }

@@ -29,9 +29,9 @@ async fn a_sweep_passes_a_renewed_lease_by() {
 async fn a_sweep_in_parts_comes_to_every_record_and_a_whole_one_at_once() {
     let database = Database::new().await;
     // About 20 MiB.
-    let fill = "INSERT INTO {s}.records (id, fingerprint, token, attempts, tool, created_at, state, \
-         expires_at, purge_at) SELECT gen_random_uuid()::text::bytea, '', 1, 1, repeat('x', 1000), \
-         now(), 1, now() - interval '1 hour', now() - interval '1 hour' \
+    let fill = "INSERT INTO {s}.records (id, fingerprint, token, labels, state, \
+         expires_at, purge_at) SELECT gen_random_uuid()::text::bytea, '', 1, repeat('x', 1000), 1, \
+         now() - interval '1 hour', NULL \
          FROM generate_series(1, 20000)";
     database.execute(fill).await;
     let first = database.store.sweep_part(100_000).await.unwrap();
@@ -61,13 +61,15 @@ async fn a_sweep_removes_every_kind_of_ended_record_and_no_other() {
             "0, now() - 2 * {h}, 3600000000, now() - {h}, NULL",
             true,
         ),
-        (800, "1, NULL, NULL, now() - {h}, now() - {h}", true),
+        (400, "1, NULL, NULL, now() - {h}, now() - {h}", true),
+        (400, "1, NULL, NULL, now() - {h}, NULL", true),
         (800, "2, NULL, NULL, now() - {h}, NULL", true),
         (10, "3, NULL, NULL, now() - {h}, now() - {h}", true),
         (800, "4, NULL, NULL, now() - {h}, NULL", true),
         (3, "0, now() - {h}, 7200000000, now() + {h}, NULL", false),
         (3, "0, now() + {h}, 7200000000, now() - {h}, NULL", false),
         (3, "1, NULL, NULL, now() + {h}, now() + {h}", false),
+        (3, "1, NULL, NULL, now() + {h}, NULL", false),
         (3, "2, NULL, NULL, now() + {h}, NULL", false),
         (3, "2, NULL, NULL, NULL, NULL", false),
         (3, "3, NULL, NULL, now() + {h}, now() + {h}", false),
@@ -79,9 +81,9 @@ async fn a_sweep_removes_every_kind_of_ended_record_and_no_other() {
         let row = row.replace("{h}", hour);
         database
             .execute(&format!(
-                "INSERT INTO {{s}}.records (id, fingerprint, token, attempts, tool, created_at, \
+                "INSERT INTO {{s}}.records (id, fingerprint, token, labels, \
                  state, lease_until, in_doubt_retention, expires_at, purge_at) \
-                 SELECT gen_random_uuid()::text::bytea, '', 1, 1, 'tool', now(), {row} \
+                 SELECT gen_random_uuid()::text::bytea, '', 1, 'tool', {row} \
                  FROM generate_series(1, {count})"
             ))
             .await;

@@ -1,4 +1,4 @@
 -- Fails if a column is missing, because a table that was made by hand may be different.
-SELECT id, fingerprint, state, token, origin, attempts, tool, application, scope, key_prefix, response,
+SELECT id, fingerprint, state, token, origin, attempts, labels, response,
     lease_until, in_doubt_retention, mark, created_at, completed_at, expires_at, purge_at,
-    resolved_kind, resolved_by, resolved_why, resolved_at FROM {records} LIMIT 0
+    resolution FROM {records} LIMIT 0

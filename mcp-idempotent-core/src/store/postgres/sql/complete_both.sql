@@ -11,6 +11,6 @@ WITH held AS (SELECT id FROM {records}
     AND state {=} 0 AND lease_until {>} pg_catalog.clock_timestamp() ORDER BY id FOR UPDATE)
 UPDATE {records} AS r SET state = 1, response = $3, completed_at = clock.now,
     expires_at = clock.now {+} ($4{microseconds}),
-    purge_at = clock.now {+} (($4 {+} $5){microseconds}), lease_until = NULL
+    purge_at = CASE WHEN $5 {>} '0' THEN clock.now {+} (($4 {+} $5){microseconds}) END, lease_until = NULL
 FROM {durable_clock}, held WHERE r.id {=} held.id AND (SELECT pg_catalog.count(*) FROM held) {=} 2
 RETURNING (pg_catalog.date_part('epoch', completed_at) {*} '1e6')::bigint

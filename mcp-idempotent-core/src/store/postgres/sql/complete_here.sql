@@ -8,7 +8,7 @@
 -- because the first check may have come before a wait for a lock on the row.
 WITH done AS (UPDATE {records} SET state = 1, response = $3, completed_at = clock.now,
     expires_at = clock.now {+} ($4{microseconds}),
-    purge_at = clock.now {+} (($4 {+} $5){microseconds})
+    purge_at = CASE WHEN $5 {>} '0' THEN clock.now {+} (($4 {+} $5){microseconds}) END
     FROM {clock} WHERE {guard}
     RETURNING completed_at, lease_until {>} pg_catalog.clock_timestamp() AS current)
 SELECT pg_catalog.ln((pg_catalog.count(*) FILTER (WHERE current))::double precision),

@@ -6,5 +6,5 @@
 -- would make other calls fail to serialise.
 UPDATE {records} SET state = 1, in_doubt_retention = NULL,
     completed_at = {arrival}, expires_at = {arrival} {+} ($3{microseconds}),
-    purge_at = {arrival} {+} (($3 {+} $4){microseconds})
+    purge_at = CASE WHEN $4 {>} '0' THEN {arrival} {+} (($3 {+} $4){microseconds}) END
 WHERE ctid {=} $1 AND token {=} $2

@@ -6,6 +6,6 @@
 DELETE FROM {records} WHERE ctid {=} ANY (ARRAY(SELECT ctid FROM {records}
     WHERE ctid {>} $1 AND ctid {<} $2 AND CASE WHEN state {=} 0
     THEN {in_doubt_until} {<=} (SELECT pg_catalog.clock_timestamp())
-    WHEN state {=} 1 THEN purge_at {<=} (SELECT pg_catalog.clock_timestamp())
+    WHEN state {=} 1 THEN coalesce(purge_at, expires_at) {<=} (SELECT pg_catalog.clock_timestamp())
     ELSE expires_at {<=} (SELECT pg_catalog.clock_timestamp()) END
     LIMIT $3 FOR UPDATE SKIP LOCKED))

@@ -5,5 +5,5 @@
 UPDATE {records} SET state = 3, response = NULL, expires_at = purge_at
 WHERE ctid {=} ANY (ARRAY(SELECT ctid FROM {records}
     WHERE ctid {>} $1 AND ctid {<} $2
-    AND state {=} 1 AND expires_at {<=} (SELECT pg_catalog.clock_timestamp())
+    AND state {=} 1 AND purge_at IS NOT NULL AND expires_at {<=} (SELECT pg_catalog.clock_timestamp())
     LIMIT $3 FOR UPDATE SKIP LOCKED))

@@ -1,3 +1,4 @@
 -- The trail of a resolution. The new token fences the attempt.
 lease_until = NULL, token = {token},
-    resolved_kind = $3, resolved_by = $4, resolved_why = $5, resolved_at = clock.now
+    resolution = ARRAY[$3, $4, $5,
+    pg_catalog.format('%s', (pg_catalog.date_part('epoch', clock.now) {*} '1e6')::bigint)]
