@@ -129,9 +129,9 @@ async fn records(
     let text = format!(
         "SELECT (SELECT pg_catalog.max(token) FROM {schema}.records), \
          (SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() \
-             - pg_catalog.min(CASE WHEN state = 1 THEN purge_at ELSE expires_at END)) * 1e6)::bigint \
+             - pg_catalog.min(CASE WHEN state = 1 THEN coalesce(purge_at, expires_at) ELSE expires_at END)) * 1e6)::bigint \
           FROM {schema}.records WHERE expires_at < pg_catalog.clock_timestamp() AND state <> 0 \
-          AND (state <> 1 OR purge_at < pg_catalog.clock_timestamp())), \
+          AND (state <> 1 OR coalesce(purge_at, expires_at) < pg_catalog.clock_timestamp())), \
          EXISTS (SELECT 1 FROM pg_catalog.pg_index WHERE indisprimary AND indisvalid \
           AND indrelid = '{schema}.records'::pg_catalog.regclass AND indnkeyatts = 1 \
           AND indkey[0] = (SELECT attnum FROM pg_catalog.pg_attribute \
