@@ -1,13 +1,19 @@
 //! JSON as text: the members of an object, and edits that touch no other byte.
 
-use std::{fmt, ops::Range};
+use std::{borrow::Cow, fmt, ops::Range};
 
 use bytes::Bytes;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// The members of a JSON object, in order, with the text of each value.
-pub(crate) struct Members<'a>(Vec<(String, &'a RawValue)>);
+pub(crate) struct Members<'a>(Vec<(Name<'a>, &'a RawValue)>);
+
+/// The name of a member. It is copied only if it was spelt with escapes.
+struct Name<'a>(Cow<'a, str>);
+
+/// Most objects of the protocol have no more members. Room for more is made when it is needed.
+const FEW: usize = 6;
 
 impl<'a> Members<'a> {
     /// The members of `text`, if it is an object.
@@ -19,13 +25,13 @@ impl<'a> Members<'a> {
     pub(crate) fn get(&self, name: &str) -> Option<&'a RawValue> {
         let mut members = self.0.iter().rev();
         members
-            .find(|(member, _)| member == name)
+            .find(|(member, _)| member.0 == name)
             .map(|(_, value)| *value)
     }
 
     /// The string of this name.
     #[cfg(feature = "relay")]
-    pub(crate) fn text(&self, name: &str) -> Option<String> {
+    pub(crate) fn text(&self, name: &str) -> Option<Cow<'a, str>> {
         text(self.get(name)?)
     }
 
@@ -46,7 +52,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
+                let mut members = Vec::with_capacity(FEW);
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }
@@ -58,9 +64,34 @@ impl<'de> Deserialize<'de> for Members<'de> {
     }
 }
 
-/// The string that `value` is.
-pub(crate) fn text(value: &RawValue) -> Option<String> {
-    serde_json::from_str(value.get()).ok()
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl<'de> Visitor<'de> for Text {
+            type Value = Name<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Name(text.into()))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Name(text.to_owned().into()))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
+}
+
+/// The string that `value` is. It is copied only if it was spelt with escapes.
+pub(crate) fn text(value: &RawValue) -> Option<Cow<'_, str>> {
+    let name: Name<'_> = serde_json::from_str(value.get()).ok()?;
+    Some(name.0)
 }
 
 /// Where a value is in the text that it borrows from.

@@ -74,8 +74,13 @@ impl Answered {
         let (kind, tag, result) = match &read {
             Some(response) => match (response.result(), response.error()) {
                 (Some(result), _) => {
-                    let tag = tag_of(result);
-                    (kind_of(result, tag, key_maker, believed), tag, Some(result))
+                    let members = Members::of(result.get());
+                    let tag = tag_of(members.as_ref());
+                    (
+                        kind_of(members.as_ref(), tag, key_maker, believed),
+                        tag,
+                        Some(result),
+                    )
                 }
                 (None, Some(error)) => (kind_of_error(error, believed), tag::ERROR, Some(error)),
                 (None, None) => (ResultKind::Interrupted, tag::ERROR, None),
@@ -181,8 +186,9 @@ impl HandlerResult for Answered {
     }
 }
 
-fn tag_of(result: &RawValue) -> u8 {
-    let result_type = Members::of(result.get()).and_then(|it| it.get("resultType"));
+/// What kind of result has these members. `None`: it is not an object.
+fn tag_of(result: Option<&Members<'_>>) -> u8 {
+    let result_type = result.and_then(|it| it.get("resultType"));
     if is(result_type, "input_required") {
         tag::INPUT_REQUIRED
     } else if is(result_type, "task") {
@@ -193,13 +199,18 @@ fn tag_of(result: &RawValue) -> u8 {
 }
 
 /// What a result means for the record.
-fn kind_of(result: &RawValue, tag: u8, key_maker: KeyMaker, believed: Believed) -> ResultKind {
+fn kind_of(
+    result: Option<&Members<'_>>,
+    tag: u8,
+    key_maker: KeyMaker,
+    believed: Believed,
+) -> ResultKind {
     match tag {
         tag::INPUT_REQUIRED => return ResultKind::InputRequired,
         tag::TASK => return ResultKind::Task,
         _ => {}
     }
-    let Some(members) = Members::of(result.get()) else {
+    let Some(members) = result else {
         return ResultKind::Success;
     };
     if members.get("isError").is_none_or(|it| it.get() != "true") {

@@ -81,7 +81,8 @@ impl RelayedCall {
             let is_call = message.method()? == "tools/call";
             let raw_id = message.id().filter(|_| is_call)?;
             let params = Members::of(message.params()?.get())?;
-            Some((raw_id, Id::of(raw_id)?, params.text("name")?, params))
+            let tool = params.text("name")?.into_owned();
+            Some((raw_id, Id::of(raw_id)?, tool, params))
         };
         let Some((raw_id, id, tool, params)) = parts() else {
             return Ok(None);
@@ -173,7 +174,7 @@ fn object(value: Option<&RawValue>) -> serde_json::Result<Option<Option<Object>>
 fn round_of(params: &Members<'_>) -> serde_json::Result<Round> {
     let state = params
         .get("requestState")
-        .map(|state| text(state).unwrap_or_else(|| state.get().to_owned()));
+        .map(|state| text(state).unwrap_or_else(|| state.get().into()));
     let responses: Option<BTreeMap<String, Value>> = params
         .get("inputResponses")
         .map(|responses| serde_json::from_str(responses.get()))

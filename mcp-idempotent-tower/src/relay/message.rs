@@ -1,6 +1,7 @@
 //! JSON-RPC messages, as far as a relay has to read them.
 
 use std::{
+    borrow::Cow,
     hash::{Hash, Hasher},
     sync::Arc,
 };
@@ -13,8 +14,9 @@ use crate::raw::{Members, text};
 /// The messages of a line: itself, or those of a batch, of the revisions that have them.
 pub(super) fn messages(line: &Bytes) -> Vec<Bytes> {
     let batch = || {
+        // Before anything else is read, because hardly any line is a batch.
+        line.trim_ascii_start().starts_with(b"[").then_some(())?;
         let text = std::str::from_utf8(line).ok()?;
-        text.trim_start().starts_with('[').then_some(())?;
         let messages: Vec<&RawValue> = serde_json::from_str(text).ok()?;
         let lines = messages
             .iter()
@@ -48,7 +50,7 @@ impl<'a> Message<'a> {
     }
 
     /// The method of a request or a notification.
-    pub(super) fn method(&self) -> Option<String> {
+    pub(super) fn method(&self) -> Option<Cow<'a, str>> {
         self.members.text("method")
     }
 
