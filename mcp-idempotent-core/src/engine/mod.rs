@@ -15,7 +15,7 @@
 //! | what is recorded, and what follows if the store fails | `plan` |
 //! | a limit on new calls | `quota` |
 //! | the secret, and its change | `secret`, `rotation` |
-//! | looking at records, resolving and removing them | `status`, `operator`, `sweep` |
+//! | looking at records, resolving and removing them | `status`, `operator`, `sweep`, `swept` |
 //!
 //! What a caller is told of a record is in `answer`, beside this folder.
 
@@ -35,6 +35,7 @@ mod rotation;
 mod secret;
 mod status;
 mod sweep;
+mod swept;
 mod transaction;
 
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::{runtime::Handle, sync::watch, task::JoinHandle, time::sleep};
 
-use super::Engine;
+use super::{Engine, swept};
 use crate::{
     store::{Store, StoreError},
     telemetry::Sweep,
@@ -107,6 +107,7 @@ impl<S: Store> Engine<S> {
             measured.removed(batch);
             if batch < u64::from(settings.batch.max(1)) {
                 measured.end();
+                self.note_sweep().await;
                 return Ok(removed);
             }
             sleep(settings.rest(batch)).await;
@@ -154,6 +155,7 @@ async fn run<S: Store>(
                     settings.rest(removed)
                 } else {
                     measured.end();
+                    swept::note(&*engine.store).await;
                     settings.pause()
                 }
             }

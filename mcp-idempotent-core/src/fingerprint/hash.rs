@@ -9,6 +9,7 @@ pub(super) const FINGERPRINT: &str = "mcp-idempotent/fingerprint";
 pub(super) const SECRET_CHECK: &str = "mcp-idempotent/secret-check";
 pub(super) const GUARD_MARK: &str = "mcp-idempotent/guard-mark";
 pub(super) const TICKET: &str = "mcp-idempotent/ticket";
+pub(super) const LAST_SWEEP: &str = "mcp-idempotent/last-sweep";
 pub(super) const DOWNSTREAM_SEED: &str = "mcp-idempotent/downstream-seed";
 pub(super) const DOWNSTREAM_KEY: &str = "mcp-idempotent/downstream-key";
 

@@ -15,11 +15,12 @@
 //! | ids of the records that say which secret an application has | `mcp-idempotent/secret-check`, application; for all but the first also `secret`, `successor` or `unaware`, and a number (64-bit big-endian) |
 //! | id of a guard's mark | `mcp-idempotent/guard-mark`, record id (32 bytes), fencing token (64-bit big-endian) |
 //! | id of a ticket of a quota | `mcp-idempotent/ticket`, application, scope, number (32-bit big-endian) |
+//! | id of the trace of the last sweep | `mcp-idempotent/last-sweep` |
 //! | seed of downstream keys | `mcp-idempotent/downstream-seed`, record id (32 bytes), fingerprint (33 bytes, as stored), origin (64-bit big-endian) |
 //! | downstream key | `mcp-idempotent/downstream-key`, seed (32 bytes), name of the step; the first 128 bits, as a UUID of version 8 |
 //!
-//! The hash is SHA-256, or HMAC-SHA-256 under a [`Secret`]. The ids of check records and marks are
-//! never keyed. A downstream key is not keyed again, because its seed is already. The tool is not
+//! The hash is SHA-256, or HMAC-SHA-256 under a [`Secret`]. The ids of check records, marks and the trace
+//! of the last sweep are never keyed. A downstream key is not keyed again, because its seed is already. The tool is not
 //! part of the id of an explicit key: one key used on two tools is one record, and so a conflict.
 //! Nor is the version of the canonical form, so the id of an explicit key never changes.
 
@@ -83,6 +84,11 @@ impl RecordId {
             .field(scope.as_str())
             .field(number.to_be_bytes());
         Self(hash.finish())
+    }
+
+    /// The id of the record that says when a store was last swept.
+    pub(crate) fn of_last_sweep() -> Self {
+        Self(FieldHash::new(None, hash::LAST_SWEEP).finish())
     }
 
     /// The id of an explicit key's record.

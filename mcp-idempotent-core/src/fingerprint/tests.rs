@@ -60,3 +60,8 @@ fn the_ids_of_tickets_are_frozen() {
         )
     });
 }
+
+#[test]
+fn the_id_of_the_trace_of_the_last_sweep_is_frozen() {
+    assert_frozen("last_sweep", |_| RecordId::of_last_sweep());
+}

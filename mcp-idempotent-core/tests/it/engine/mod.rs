@@ -11,6 +11,7 @@ mod refusals;
 #[cfg(all(feature = "sqlite", feature = "postgres"))]
 mod rotation;
 mod secret;
+mod sweeps;
 #[cfg(feature = "sqlite")]
 mod transaction;
 mod unprotected;

@@ -132,6 +132,30 @@ async fn calls_in_doubt_and_records_that_nobody_sweeps_are_noticed() {
 }
 
 #[tokio::test]
+async fn the_last_sweep_is_dated_on_every_store() {
+    let (sqlite, _store) = Place::sqlite().await;
+    let (postgres, _store) = Place::postgres().await;
+    let (redis, _store) = Place::redis();
+    for place in [&sqlite, &postgres, &redis] {
+        let did = place.run(&["doctor"]);
+        assert!(about(&did, "last sweep").1.contains("none"), "{did:?}");
+        assert_eq!(place.run(&["records", "sweep"]).code, 0);
+        let did = place.run(&["doctor"]);
+        assert!(about(&did, "last sweep").1.contains("ended"), "{did:?}");
+        assert_eq!(about(&did, "calls in doubt").0, "ok", "{did:?}");
+        let listed = place.json(&["records", "ls"]);
+        assert_eq!(listed.as_array().unwrap().len(), 0, "it is no call");
+    }
+    sqlite
+        .execute("UPDATE mcp_idempotent_record SET lease_until = lease_until - 7200000000")
+        .await;
+    let did = sqlite.run(&["doctor"]);
+    let (_, line) = about(&did, "last sweep");
+    assert!(line.contains("ended 2h"), "{line}");
+    assert_eq!(about(&did, "calls in doubt").0, "ok", "{did:?}");
+}
+
+#[tokio::test]
 async fn tokens_behind_the_records_are_wrong() {
     let (place, store) = Place::sqlite().await;
     let billing = Billing::new(store);

@@ -1,7 +1,7 @@
 //! `records sweep`: removes records that are past their retention.
 
 use clap::Args;
-use mcp_idempotent_tower::Store;
+use mcp_idempotent_tower::{Store, core::Engine};
 use serde_json::json;
 
 use super::{
@@ -21,7 +21,7 @@ pub(crate) struct Sweep {
 impl Sweep {
     pub(super) async fn run(self) -> Result<Ended, Failure> {
         let opened = self.store.open().await?;
-        let removed = with_store!(opened, store => sweep(&store).await?);
+        let removed = with_store!(opened, store => sweep(&Engine::new("", store)).await?);
         if self.store.json {
             print::line(format_args!("{:#}", json!({"removed": removed})))?;
         } else {
@@ -33,12 +33,13 @@ impl Sweep {
     }
 }
 
-async fn sweep<S: Store>(store: &S) -> Result<u64, Failure> {
+async fn sweep<S: Store>(engine: &Engine<S>) -> Result<u64, Failure> {
     let mut removed = 0;
     loop {
-        let batch = store.sweep(BATCH).await?;
+        let batch = engine.store().sweep(BATCH).await?;
         removed += batch;
         if batch < u64::from(BATCH) {
+            engine.note_sweep().await;
             return Ok(removed);
         }
         print::progress(format_args!("{removed} removed"));

@@ -9,21 +9,27 @@ use std::{
 use mcp_idempotent_tower::{
     OperatorStore, RecordId, RecordQuery, RecordStatus,
     core::{
-        Fingerprint,
+        Engine, Fingerprint,
         store::{CallInfo, Claim, Claimed, LeaseEnd, StoreError},
     },
 };
 
 use super::{Finding, chain};
+use crate::operator::print;
 
 /// Beyond this many, nobody counts.
 const COUNTED: u32 = 1000;
 
-pub(super) async fn examine<S: OperatorStore>(
+pub(super) async fn examine<S: OperatorStore + Clone>(
     store: &S,
     largest_token: Option<i64>,
 ) -> Vec<Finding> {
-    vec![rights(store, largest_token).await, in_doubt(store).await]
+    let engine = Engine::new("", store.clone());
+    vec![
+        rights(store, largest_token).await,
+        in_doubt(&engine).await,
+        last_sweep(&engine).await,
+    ]
 }
 
 /// Claims a key that no call has, and gives it back.
@@ -80,11 +86,11 @@ async fn record_and_remove<S: OperatorStore>(store: &S) -> Result<Option<i64>, S
     Ok(works.then_some(lease.token))
 }
 
-async fn in_doubt<S: OperatorStore>(store: &S) -> Finding {
+async fn in_doubt<S: OperatorStore>(engine: &Engine<S>) -> Finding {
     const WHAT: &str = "calls in doubt";
     let mut query = RecordQuery::default();
     (query.status, query.limit) = (Some(RecordStatus::InDoubt), COUNTED);
-    match store.list(&query).await {
+    match engine.list(&query).await {
         Ok(records) if records.is_empty() => Finding::good(WHAT, "none"),
         Ok(records) => Finding::warning(
             WHAT,
@@ -98,6 +104,20 @@ async fn in_doubt<S: OperatorStore>(store: &S) -> Finding {
         Err(error) => Finding::wrong(
             WHAT,
             format!("could not be listed: {}", chain(&error)),
+            "give this role SELECT on the store's tables",
+        ),
+    }
+}
+
+/// By whatever process, so that a server that has stopped sweeping is noticed before its records pile up.
+async fn last_sweep<S: OperatorStore>(engine: &Engine<S>) -> Finding {
+    const WHAT: &str = "last sweep";
+    match engine.last_sweep().await {
+        Ok(Some(ended)) => Finding::good(WHAT, format!("ended {} ago", print::ago(ended))),
+        Ok(None) => Finding::good(WHAT, "none has ended yet"),
+        Err(error) => Finding::wrong(
+            WHAT,
+            format!("could not be looked up: {}", chain(&error)),
             "give this role SELECT on the store's tables",
         ),
     }
