@@ -11,8 +11,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     message::{Id, Message, is},
-    rule::Hints,
-    settings::{RelaySettings, ServerError},
+    rule::Believed,
+    settings::ServerError,
 };
 use crate::{
     call::{
@@ -24,24 +24,6 @@ use crate::{
     raw::{Members, edited, range},
     wire,
 };
-
-/// What the server's answers are worth.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Believed {
-    pub(super) server_error: ServerError,
-    /// The tool recognises retries itself, so a refusal is its own. Any other tool passes on what another
-    /// server said, and may have acted.
-    pub(super) refusals: bool,
-}
-
-impl Believed {
-    pub(super) const fn of(tool: Hints, settings: &RelaySettings) -> Self {
-        Self {
-            server_error: settings.server_error,
-            refusals: tool.is_protected,
-        }
-    }
-}
 
 /// How a forwarded call ended.
 pub(super) struct Answered {

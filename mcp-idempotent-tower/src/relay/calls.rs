@@ -11,12 +11,13 @@ use tokio::{
 };
 
 use super::{
-    answer::{self, Believed},
+    answer,
     call::RelayedCall,
     message::{Id, Message, param},
     outlet::Outlet,
     progress::Progress,
     relay::{Forward, Relay},
+    rule::Believed,
     settings::RelaySettings,
     ticket::{Ticket, Tickets},
     tools::{LISTING, Page, Tools},

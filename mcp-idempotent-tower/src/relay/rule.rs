@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{KeyRequirement, OnDoubt, OnError, Policy, PolicyOverride, PolicyUse};
 
-use super::settings::{Derive, RelaySettings};
+use super::settings::{Derive, RelaySettings, ServerError};
 use crate::idempotency::BuildError;
 
 /// What the server says of a tool. Nothing, if it does not list it.
@@ -16,6 +16,24 @@ pub(super) struct Hints {
     pub(super) idempotent: Option<bool>,
     /// It recognises retries itself: its entry has the contract of this crate.
     pub(super) is_protected: bool,
+}
+
+/// What the server's answers are worth.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Believed {
+    pub(super) server_error: ServerError,
+    /// The tool recognises retries itself, so a refusal is its own. Any other tool passes on what another
+    /// server said, and may have acted.
+    pub(super) refusals: bool,
+}
+
+impl Believed {
+    pub(super) const fn of(tool: Hints, settings: &RelaySettings) -> Self {
+        Self {
+            server_error: settings.server_error,
+            refusals: tool.is_protected,
+        }
+    }
 }
 
 const KEYS: [KeyRequirement; 3] = [

@@ -13,9 +13,10 @@ use mcp_idempotent_core::OnDoubt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{
-    answer::{Answered, Believed},
+    answer::Answered,
     call::RelayedCall,
     outlet::{Outlet, Unsent},
+    rule::Believed,
 };
 
 /// What the server answered.

@@ -20,9 +20,10 @@ use super::{
 use crate::{
     call::key::KeyMaker,
     relay::{
-        answer::{Answered, Believed},
+        answer::Answered,
         call::RelayedCall,
         message::{Id, Message},
+        rule::Believed,
     },
 };
 

@@ -29,11 +29,11 @@ use super::{
     wire::{self, Server, WireBody, WireError, boxed, full, is_of_type, plain},
 };
 use crate::relay::{
-    answer::{self, Believed},
+    answer,
     call::RelayedCall,
     message::{Id, Message, messages, param},
     relay::{Forward, Relay},
-    rule::Hints,
+    rule::{Believed, Hints},
     ticket::{Ticket, Tickets},
     tools::{LISTING, Page, Tools},
 };
