@@ -43,6 +43,19 @@ pub struct Replay {
     pub at: Option<Timestamp>,
     /// Whether this call waited for a running one; otherwise it found a record.
     pub joined: bool,
+    /// Whether it is the result of an equal call under another key ([`RotatedKeys::Join`]).
+    ///
+    /// [`RotatedKeys::Join`]: crate::RotatedKeys::Join
+    pub rotated: bool,
+}
+
+/// A call ran although an equal call was made under another key
+/// ([`RotatedKeys::Report`](crate::RotatedKeys::Report)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RotatedKey {
+    /// When the other call completed. `None` if it was running or in doubt.
+    pub at: Option<Timestamp>,
 }
 
 impl Replay {
@@ -51,6 +64,7 @@ impl Replay {
             response,
             at,
             joined,
+            rotated: false,
         }
     }
 }

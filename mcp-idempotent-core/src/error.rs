@@ -71,6 +71,8 @@ pub enum ErrorKind {
     KeyRequired,
     /// The key was used for another tool or other arguments.
     KeyConflict,
+    /// An equal call was made under another key, and the policy does not allow that.
+    KeyRotated,
     /// The first call with this key is still running.
     KeyInProgress,
     /// The key's record is past its retention, and the policy refuses a second use.
@@ -106,6 +108,7 @@ impl ErrorKind {
             Self::KeyInvalid => "idempotency_key_invalid",
             Self::KeyRequired => "idempotency_key_required",
             Self::KeyConflict => "idempotency_key_conflict",
+            Self::KeyRotated => "idempotency_key_rotated",
             Self::KeyInProgress => "idempotency_key_in_progress",
             Self::KeyExpired => "idempotency_key_expired",
             Self::OutcomeUnknown => "idempotency_outcome_unknown",
@@ -130,6 +133,7 @@ impl ErrorKind {
             Self::KeyInvalid
                 | Self::KeyRequired
                 | Self::KeyConflict
+                | Self::KeyRotated
                 | Self::KeyInProgress
                 | Self::KeyExpired
                 | Self::Unauthorized

@@ -16,6 +16,11 @@ pub const MAX_KEY_LENGTH: usize = 255;
 pub const VISIBLE_PREFIX: usize = 8;
 
 impl IdempotencyKey {
+    /// What a key begins with whose caller confirms a new intent, where a tool
+    /// [does not allow](crate::policy::RotatedKeys) equal calls under different keys. It means nothing
+    /// elsewhere.
+    pub const NEW_INTENT: &'static str = "new-intent:";
+
     /// Checks a key and wraps it.
     ///
     /// # Errors
@@ -40,6 +45,12 @@ impl IdempotencyKey {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether it begins with [`NEW_INTENT`](Self::NEW_INTENT).
+    #[must_use]
+    pub fn is_new_intent(&self) -> bool {
+        self.0.starts_with(Self::NEW_INTENT)
     }
 
     /// At most the first [`VISIBLE_PREFIX`] characters, for logs and operators.

@@ -48,7 +48,7 @@ pub use bytes::Bytes;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use crate::call_pool::CallPool;
 pub use crate::{
-    answer::{Answer, Replay},
+    answer::{Answer, Replay, RotatedKey},
     canonical::CanonicalArguments,
     engine::{
         Authorize, BeginError, Begun, Borrowed, DetachOnDrop, Engine, InDoubtCall, Interrupted,
@@ -64,7 +64,7 @@ pub use crate::{
     key::{IdempotencyKey, InvalidKey},
     policy::{
         AppliesIn, InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired,
-        Policy, PolicyOverride, PolicyUse, Wait,
+        Policy, PolicyOverride, PolicyUse, RotatedKeys, Wait,
     },
     record::{Record, RecordState, Timestamp},
     scope::{Application, Scope},

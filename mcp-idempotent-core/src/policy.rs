@@ -103,6 +103,28 @@ pub enum OnExpired {
     Refuse,
 }
 
+/// What happens to a call under an explicit key if an equal call (same scope, tool and canonical
+/// arguments) was made under *another* explicit key: it runs now, or completed within
+/// [`Policy::rotated_keys_window`]. A client that makes a new key for each attempt would otherwise run
+/// every retry.
+///
+/// Calls without a key take no part, and neither do calls whose key begins with
+/// [`NEW_INTENT`](crate::IdempotencyKey::NEW_INTENT). In transaction mode a call whose handler failed does
+/// not count: its effect is undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum RotatedKeys {
+    /// It runs. Nothing is looked up, and nothing is paid.
+    #[default]
+    Allow,
+    /// It runs. It is counted and logged, and its caller is told.
+    Report,
+    /// It is refused as `idempotency_key_rotated`, with the way to confirm a new intent.
+    Refuse,
+    /// It gets the result of the other call. If that one still runs, it waits for it.
+    Join,
+}
+
 /// The rules for one tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -125,6 +147,13 @@ pub struct Policy {
     pub window: Duration,
     /// What happens to a duplicate of a running call.
     pub wait: Wait,
+    /// What happens to an equal call under another explicit key. Unless it is
+    /// [`RotatedKeys::Allow`], each new call under an explicit key costs two more writes in the store, in
+    /// both modes. After a crash in transaction mode, a retry is told for up to one
+    /// [`lease`](Self::lease) that the call is in progress. It cannot be used while a secret is replaced.
+    pub rotated_keys: RotatedKeys,
+    /// How long a completed call counts for [`rotated_keys`](Self::rotated_keys).
+    pub rotated_keys_window: Duration,
     /// What an error means.
     pub on_error: OnError,
     /// Lease mode: what an `isError` result means. `None` leaves it to
@@ -201,6 +230,8 @@ impl Default for Policy {
             retention: Self::DEFAULT_RETENTION,
             window: Self::DEFAULT_WINDOW,
             wait: Wait::UpTo(Self::DEFAULT_WAIT),
+            rotated_keys: RotatedKeys::default(),
+            rotated_keys_window: Self::DEFAULT_WINDOW,
             on_error: OnError::default(),
             on_error_result: None,
             on_expired: OnExpired::default(),

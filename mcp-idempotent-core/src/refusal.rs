@@ -5,6 +5,7 @@
 //! without protection.
 
 mod ended;
+mod rotated_keys;
 mod secret;
 
 use std::time::Duration;
@@ -22,9 +23,11 @@ pub(crate) use self::{
         commit_unknown, ended_by_handler, fenced, not_committed, not_committed_after_acting,
         not_encoded, not_encoded_after_acting,
     },
+    rotated_keys::{in_doubt_under_another_key, key_rotated},
     secret::{
         ANOTHER_SECRET, PREVIOUS_SECRET_NEEDED, PREVIOUS_SECRET_UNSETTLED, another_secret,
-        previous_secret_has_unsettled_calls, previous_secret_needed, rotation_too_short,
+        previous_secret_has_unsettled_calls, previous_secret_needed,
+        rotated_keys_during_replacement, rotation_too_short,
     },
 };
 

@@ -38,6 +38,8 @@ const OPTIONS: &[(&str, AppliesIn)] = &[
     ("retention", Both),
     ("window", Both),
     ("wait", Both),
+    ("rotated_keys", Both),
+    ("rotated_keys_window", Both),
     ("on_error", Both),
     ("on_error_result", Lease),
     ("on_expired", Both),
@@ -67,6 +69,7 @@ pub(crate) struct Args {
     /// Each has the name of a policy field.
     pub(crate) durations: Vec<(Ident, Duration)>,
     pub(crate) wait: Option<Wait>,
+    pub(crate) rotated_keys: Option<Choice>,
     pub(crate) on_error: Option<Choice>,
     pub(crate) on_error_result: Option<(Ident, OnErrorResult)>,
     pub(crate) on_expired: Option<Choice>,
@@ -154,6 +157,7 @@ impl Args {
             "ignore" => self.ignored = ignored(input, &name)?,
             "retention"
             | "window"
+            | "rotated_keys_window"
             | "tombstone"
             | "lease"
             | "heartbeat"
@@ -162,6 +166,16 @@ impl Args {
             | "transaction_timeout" => {
                 let duration = duration(input, &name)?;
                 self.durations.push((name.clone(), duration));
+            }
+            "rotated_keys" => {
+                let variants = [
+                    ("allow", "Allow"),
+                    ("report", "Report"),
+                    ("refuse", "Refuse"),
+                    ("join", "Join"),
+                ];
+                let hint = "write `rotated_keys = refuse`";
+                self.rotated_keys = Some(choice(input, &name, &variants, hint)?);
             }
             "on_expired" => {
                 let variants = [("new", "New"), ("refuse", "Refuse")];

@@ -147,6 +147,7 @@ fn policy(args: &Args, runtime: &Path) -> Vec<TokenStream> {
     };
     for (name, of, choice) in [
         ("key", "KeyRequirement", &args.key),
+        ("rotated_keys", "RotatedKeys", &args.rotated_keys),
         ("on_error", "OnError", &args.on_error),
         ("on_expired", "OnExpired", &args.on_expired),
     ] {

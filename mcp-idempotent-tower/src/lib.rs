@@ -55,8 +55,8 @@ pub use mcp_idempotent_core::testing;
 pub use mcp_idempotent_core::{
     self as core, Application, Audit, DownstreamKey, IdempotencyKey, KeyRequirement, MemoryStore,
     OnDoubt, OnError, OnErrorResult, OnExpired, OperatorStore, Policy, PolicyOverride, RecordId,
-    RecordInfo, RecordQuery, RecordStatus, Refusal, Resolution, Resolved, Scope, Secret,
-    SecretError, Store, SweepSettings, Sweeper, TransactionStore, Wait, store, telemetry,
+    RecordInfo, RecordQuery, RecordStatus, Refusal, Resolution, Resolved, RotatedKeys, Scope,
+    Secret, SecretError, Store, SweepSettings, Sweeper, TransactionStore, Wait, store, telemetry,
 };
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use mcp_idempotent_core::{CallPool, call_pool::Strays, sqlx};

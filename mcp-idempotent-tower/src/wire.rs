@@ -13,6 +13,14 @@ pub const REPLAYED: &str = "io.github.mcp-idempotent/replayed";
 /// unknown.
 pub const UNRECORDED: &str = "io.github.mcp-idempotent/unrecorded";
 
+/// `_meta` of the result of a call to which an equal call under another key was found: `{"at": "<RFC 3339>"}`, when
+/// that one completed, or `{"at": null}` if that is not known yet. With [`REPLAYED`] it is that one's result;
+/// without, both were executed.
+pub const ROTATED_KEY: &str = "io.github.mcp-idempotent/rotated-key";
+
+/// What a key begins with that confirms a new intent, if the tool minds equal calls under different keys.
+pub const NEW_INTENT: &str = "new-intent:";
+
 /// `_meta` of a tool's entry in `tools/list`: its contract.
 pub const CONTRACT: &str = "io.github.mcp-idempotent/idempotency";
 

@@ -204,6 +204,7 @@ impl<S: Store> Engine<S> {
         let mut waiting = None;
         let mut repeats = 0;
         let mut guard = None;
+        let mut rotated = None;
         let mut allowance = match self.allow(request).await {
             Ok(allowed) => allowed,
             Err(NotAllowed::Refused(refusal)) => {
@@ -222,14 +223,17 @@ impl<S: Store> Engine<S> {
             },
         };
         loop {
-            let claimed = match self
-                .guarded(&mut guard, request, (rules.mode, rules.on_doubt), &claim)
-                .await
-            {
-                Ok(Claimed::New(under)) => claim_with(claim.clone(), under).await,
-                Ok(Claimed::InProgress) => Ok(Claimed::InProgress),
-                Ok(Claimed::Conflict) => Ok(Claimed::Conflict),
-                Ok(Claimed::Found(record)) => Ok(Claimed::Found(record)),
+            let before =
+                self.before_claim(&mut guard, &mut rotated, request, observed, rules, &claim);
+            let claimed = match before.await {
+                Ok(Ok(Claimed::New(under))) => claim_with(claim.clone(), under).await,
+                Ok(Ok(Claimed::InProgress)) => Ok(Claimed::InProgress),
+                Ok(Ok(Claimed::Conflict)) => Ok(Claimed::Conflict),
+                Ok(Ok(Claimed::Found(record))) => Ok(Claimed::Found(record)),
+                Ok(Err(refusal)) => {
+                    leader.step_down();
+                    return refusal.into();
+                }
                 Err(error) => Err(error),
             };
             // Ask again, because the permission may have been withdrawn while another process held
@@ -252,7 +256,8 @@ impl<S: Store> Engine<S> {
                         guard.claimed();
                     }
                     let policy = Arc::clone(request.policy);
-                    let lead = Lead::new(identity.clone(), claim, policy, guard, leader);
+                    let mut lead = Lead::new(identity.clone(), claim, policy, guard, leader);
+                    lead.rotated = rotated;
                     return Led::Claimed(held, Box::new(lead));
                 }
                 Ok(Claimed::Conflict) => {
@@ -270,7 +275,11 @@ impl<S: Store> Engine<S> {
                     if let Some(guard) = guard {
                         guard.settle(&record, identity).await;
                     }
-                    return Led::Answer(answer_from(record, identity, rules.on_doubt, false));
+                    let mut answer = answer_from(record, identity, rules.on_doubt, false);
+                    if let Answer::Replayed(replay) = &mut answer {
+                        replay.rotated = rotated.is_some();
+                    }
+                    return Led::Answer(answer);
                 }
                 Ok(Claimed::InProgress) => leader.found_running(),
                 Err(Failed { error, .. })

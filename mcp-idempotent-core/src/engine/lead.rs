@@ -10,11 +10,11 @@ use super::{
     rotation::guard::{Guard, GuardEnd},
 };
 use crate::{
-    answer::{Answer, answer_from},
+    answer::{Answer, RotatedKey, answer_from},
     error::Refusal,
     fingerprint::Identity,
     handler_result::{HandlerResult, ResultKind},
-    policy::{OnDoubt, OnExpired, Policy},
+    policy::{OnDoubt, Policy},
     record::{Record, RecordState, Timestamp},
     refusal,
     store::{Claim, Completion},
@@ -27,8 +27,10 @@ pub(super) struct Lead {
     pub(super) claim: Claim,
     pub(super) policy: Arc<Policy>,
     pub(super) observed: ObservedCall,
-    /// Set while a secret is replaced.
+    /// Set while a secret is replaced, or if the policy minds rotated keys.
     pub(super) guard: Option<Guard>,
+    /// It runs although an equal call was made under another key.
+    pub(super) rotated: Option<RotatedKey>,
     leader: Leader,
 }
 
@@ -46,6 +48,7 @@ impl Lead {
             policy,
             observed: ObservedCall::unobserved(),
             guard,
+            rotated: None,
             leader,
         }
     }
@@ -62,20 +65,14 @@ impl Lead {
     }
 
     pub(super) fn completion(&self, response: &Bytes) -> Completion {
-        let policy = &self.policy;
-        let fits = response.len() <= policy.max_result_bytes;
-        let mut completion = Completion::new(
-            fits.then(|| response.clone()),
-            plan::retention(policy, self.identity.kind),
-        );
-        if policy.on_expired == OnExpired::Refuse {
-            completion.tombstone = policy.tombstone;
+        let mut completion = plan::completion(&self.policy, self.identity.kind, response);
+        if let Some(guard) = &self.guard {
+            guard.join(&mut completion);
         }
-        completion.guard = self.guard.as_ref().map(Guard::lease);
         completion
     }
 
-    /// Resolves when the guard of the call's previous identity is lost.
+    /// Resolves when the call's guard is lost.
     pub(super) async fn guard_lost(&self) {
         match &self.guard {
             Some(guard) => guard.lost().await,
@@ -83,7 +80,7 @@ impl Lead {
         }
     }
 
-    /// Ends the guard of the call's previous identity.
+    /// Ends the call's guard.
     pub(super) async fn end_guard(&mut self, end: GuardEnd) {
         if let Some(guard) = self.guard.take() {
             guard.end(end).await;

@@ -14,6 +14,7 @@
 //! | the handler's transaction | `lent`; `late` if it begins after an outside call |
 //! | what is recorded, and what follows if the store fails | `plan` |
 //! | a limit on new calls | `quota` |
+//! | equal calls under another key | `rotated_keys` |
 //! | the secret, and its change | `secret`, `rotation` |
 //! | looking at records, resolving and removing them | `status`, `operator`, `sweep`, `swept` |
 //!
@@ -31,6 +32,7 @@ mod operator;
 mod plan;
 mod quota;
 mod request;
+mod rotated_keys;
 mod rotation;
 mod secret;
 mod status;
@@ -44,6 +46,7 @@ use crate::{
     canonical::CanonicalArguments,
     fingerprint::{Identity, Secret},
     key::IdempotencyKey,
+    policy::{InvalidPolicy, Policy, RotatedKeys},
     scope::{Application, Scope},
     store::Store,
 };
@@ -133,6 +136,48 @@ impl<S: Store> Engine<S> {
             }
             None => identity,
         }
+    }
+
+    /// Like [`identify`](Self::identify), for a call under this policy. If the policy minds
+    /// [rotated keys](Policy::rotated_keys), the call can be told from equal calls under other keys.
+    #[must_use]
+    pub fn identify_under(
+        &self,
+        policy: &Policy,
+        scope: &Scope,
+        key: Option<&IdempotencyKey>,
+        tool: &str,
+        arguments: &CanonicalArguments,
+    ) -> Identity {
+        let identity = self.identify(scope, key, tool, arguments);
+        if policy.rotated_keys == RotatedKeys::Allow
+            || key.is_none_or(IdempotencyKey::is_new_intent)
+        {
+            return identity;
+        }
+        let Inner {
+            application,
+            secret,
+            ..
+        } = &*self.inner;
+        identity.with_equal_calls(application, scope, tool, arguments, secret.as_ref())
+    }
+
+    /// Checks what depends on this engine in a policy.
+    ///
+    /// # Errors
+    ///
+    /// The policy minds rotated keys while a secret or an application's name is replaced. Calls under it
+    /// are refused.
+    pub fn check_policy(&self, policy: &Policy) -> Result<(), InvalidPolicy> {
+        if self.inner.rotation.is_none() || policy.rotated_keys == RotatedKeys::Allow {
+            return Ok(());
+        }
+        Err(InvalidPolicy::new(format!(
+            "RotatedKeys::{:?} cannot be used while a secret or an application's name is replaced; set \
+             RotatedKeys::Allow until that is over",
+            policy.rotated_keys
+        )))
     }
 }
 

@@ -3,12 +3,14 @@
 //! What is recorded is one function for each mode. They are tables: mode, policy and kind of result
 //! decide, and nothing else.
 
+use bytes::Bytes;
+
 use crate::{
     fingerprint::KeyKind,
     handler_result::ResultKind,
-    policy::{OnDoubt, OnError, OnErrorResult, Policy},
+    policy::{OnDoubt, OnError, OnErrorResult, OnExpired, Policy},
     record::Record,
-    store::StoreError,
+    store::{Completion, StoreError},
     telemetry::Mode,
 };
 
@@ -81,6 +83,16 @@ pub(super) fn lease(
         ResultKind::NotExecuted | ResultKind::NotCalled | ResultKind::InputRequired => Release,
         ResultKind::Interrupted => InDoubt,
     }
+}
+
+/// The result, and how long it is kept, without a guard.
+pub(super) fn completion(policy: &Policy, key: KeyKind, response: &Bytes) -> Completion {
+    let fits = response.len() <= policy.max_result_bytes;
+    let mut completion = Completion::new(fits.then(|| response.clone()), retention(policy, key));
+    if policy.on_expired == OnExpired::Refuse {
+        completion.tombstone = policy.tombstone;
+    }
+    completion
 }
 
 /// How long a result is kept.

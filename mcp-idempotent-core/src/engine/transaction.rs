@@ -19,10 +19,10 @@ use super::{
     lead::Lead,
     lent::lock,
     plan::{self, Rules, TransactionPlan},
-    rotation::guard::GuardEnd,
+    rotation::guard::{Guard, GuardEnd},
 };
 use crate::{
-    answer::Answer,
+    answer::{Answer, RotatedKey},
     fingerprint::RecordId,
     handler_result::{HandlerResult, ResultKind},
     policy::OnDoubt,
@@ -93,6 +93,12 @@ impl<S: TransactionStore> TransactionAttempt<S> {
     #[must_use]
     pub fn record(&self) -> RecordId {
         self.lead.identity.id
+    }
+
+    /// Set if the handler runs although an equal call was made under another key.
+    #[must_use]
+    pub fn rotated_key(&self) -> Option<RotatedKey> {
+        self.lead.rotated
     }
 
     /// Tells the handler to stop: its time is over, or its call can no longer be committed. Take it
@@ -171,6 +177,7 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
     observed: &mut ObservedCall,
 ) -> Answer {
     let plan = plan::transaction(result.kind(), lead.policy.on_error, lead.identity.kind);
+    let mut under_guard = false;
     let (end, response) = match plan {
         TransactionPlan::RollBack => (End::RollBack, None),
         TransactionPlan::Commit | TransactionPlan::RollBackAndRecord => {
@@ -182,7 +189,14 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
                     return lead.refuse(refusal::not_encoded(&*error));
                 }
             };
-            let completion = lead.completion(&response);
+            let mut completion = lead.completion(&response);
+            // The effect is undone, so equal calls may follow under any key.
+            if plan == TransactionPlan::RollBackAndRecord
+                && lead.guard.as_ref().is_some_and(Guard::is_of_equal_calls)
+            {
+                completion.guard = None;
+            }
+            under_guard = completion.guard.is_some();
             let end = if plan == TransactionPlan::Commit {
                 End::Commit(completion)
             } else {
@@ -195,7 +209,7 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
         guard.committing();
     }
     let ended = store.end(transaction, Some(&lead.claim), end).await;
-    let guard_end = GuardEnd::after(&ended, response.is_some());
+    let guard_end = GuardEnd::after(&ended, under_guard);
     lead.end_guard(guard_end).await;
     answer(lead, plan, ended, response, result, observed)
 }

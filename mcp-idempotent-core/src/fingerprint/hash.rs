@@ -8,6 +8,7 @@ pub(super) const RECORD_ID: &str = "mcp-idempotent/record-id";
 pub(super) const FINGERPRINT: &str = "mcp-idempotent/fingerprint";
 pub(super) const SECRET_CHECK: &str = "mcp-idempotent/secret-check";
 pub(super) const GUARD_MARK: &str = "mcp-idempotent/guard-mark";
+pub(super) const ROTATED_KEY: &str = "mcp-idempotent/rotated-key";
 pub(super) const TICKET: &str = "mcp-idempotent/ticket";
 pub(super) const LAST_SWEEP: &str = "mcp-idempotent/last-sweep";
 pub(super) const DOWNSTREAM_SEED: &str = "mcp-idempotent/downstream-seed";

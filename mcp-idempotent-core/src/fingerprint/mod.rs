@@ -10,6 +10,8 @@
 //! | --- | --- |
 //! | id of an explicit key | `mcp-idempotent/record-id`, application, scope, `explicit`, key |
 //! | id of a derived key | `mcp-idempotent/record-id`, application, scope, `derived`, version of the canonical form (one byte), tool, canonical arguments |
+//! | id that equal calls under explicit keys share | as for a derived key, with `rotated` in place of `derived` |
+//! | fingerprint of one of them there | `mcp-idempotent/rotated-key`, that id (32 bytes), record id of the call (32 bytes) |
 //! | fingerprint | `mcp-idempotent/fingerprint`, record id (32 bytes), tool, canonical arguments |
 //! | check value of a secret | `mcp-idempotent/secret-check` |
 //! | ids of the records that say which secret an application has | `mcp-idempotent/secret-check`, application; for all but the first also `secret`, `successor` or `unaware`, and a number (64-bit big-endian) |
@@ -20,7 +22,7 @@
 //! | downstream key | `mcp-idempotent/downstream-key`, seed (32 bytes), name of the step; the first 128 bits, as a UUID of version 8 |
 //!
 //! The hash is SHA-256, or HMAC-SHA-256 under a [`Secret`]. The ids of check records, marks and the trace
-//! of the last sweep are never keyed. A downstream key is not keyed again, because its seed is already. The tool is not
+//! of the last sweep are never keyed. Nor is the fingerprint that is made of ids. A downstream key is not keyed again, because its seed is already. The tool is not
 //! part of the id of an explicit key: one key used on two tools is one record, and so a conflict.
 //! Nor is the version of the canonical form, so the id of an explicit key never changes.
 
@@ -114,10 +116,21 @@ impl RecordId {
         arguments: &CanonicalArguments,
         secret: Option<&Secret>,
     ) -> Self {
+        Self::of_arguments("derived", application, scope, tool, arguments, secret)
+    }
+
+    fn of_arguments(
+        kind: &str,
+        application: &Application,
+        scope: &Scope,
+        tool: &str,
+        arguments: &CanonicalArguments,
+        secret: Option<&Secret>,
+    ) -> Self {
         let hash = FieldHash::new(secret.map(Secret::keyed_hash), hash::RECORD_ID)
             .field(application.as_str())
             .field(scope.as_str())
-            .field("derived")
+            .field(kind)
             .field([CanonicalArguments::VERSION])
             .field(tool)
             .field(arguments.as_str());
@@ -214,6 +227,18 @@ impl Fingerprint {
         }
     }
 
+    /// The fingerprint of one of the calls that share the record of equal calls. It tells their keys
+    /// apart.
+    fn of_rotated_key(shared: &RecordId, own: &RecordId) -> Self {
+        let hash = FieldHash::new(None, hash::ROTATED_KEY)
+            .field(shared.0)
+            .field(own.0);
+        Self {
+            version: 0,
+            digest: hash.finish(),
+        }
+    }
+
     /// Reads the stored form: one byte of version, then the digest. `None` if the length is wrong.
     #[must_use]
     pub fn from_stored(stored: &[u8]) -> Option<Self> {
@@ -272,6 +297,15 @@ pub struct Identity {
     /// The identity of the same call under the previous secret, while that secret is being
     /// replaced.
     pub(crate) previous: Option<Box<PreviousIdentity>>,
+    /// The record that it shares with equal calls under other explicit keys, if the policy minds them.
+    pub(crate) equal: Option<Box<EqualCalls>>,
+}
+
+/// The record that equal calls under explicit keys share, and which of them this one is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EqualCalls {
+    pub(crate) id: RecordId,
+    pub(crate) fingerprint: Fingerprint,
 }
 
 /// The record of a call, as processes that only know the previous secret compute it.
@@ -309,7 +343,25 @@ impl Identity {
             kind,
             key_prefix: key.map(|key| key.prefix().into()),
             previous: None,
+            equal: None,
         }
+    }
+
+    /// Adds the record that equal calls under other explicit keys share with this one.
+    pub(crate) fn with_equal_calls(
+        mut self,
+        application: &Application,
+        scope: &Scope,
+        tool: &str,
+        arguments: &CanonicalArguments,
+        secret: Option<&Secret>,
+    ) -> Self {
+        let id = RecordId::of_arguments("rotated", application, scope, tool, arguments, secret);
+        self.equal = Some(Box::new(EqualCalls {
+            id,
+            fingerprint: Fingerprint::of_rotated_key(&id, &self.id),
+        }));
+        self
     }
 
     /// Adds the identity of the same call under the previous secret, unless both are the same.

@@ -3,8 +3,12 @@
 
 use serde_json::Value;
 
-use super::{CheckRecord, RecordId, Secret};
-use crate::scope::{Application, Scope};
+use super::{CheckRecord, Identity, RecordId, Secret};
+use crate::{
+    canonical::CanonicalArguments,
+    key::IdempotencyKey,
+    scope::{Application, Scope},
+};
 
 const GOLDEN: &str = include_str!("../../tests/golden/own_records.json");
 
@@ -64,4 +68,29 @@ fn the_ids_of_tickets_are_frozen() {
 #[test]
 fn the_id_of_the_trace_of_the_last_sweep_is_frozen() {
     assert_frozen("last_sweep", |_| RecordId::of_last_sweep());
+}
+
+#[test]
+fn the_records_that_equal_calls_share_are_frozen() {
+    assert_frozen("equal_calls", |vector| {
+        let application = Application::new(text(vector, "application"));
+        let scope = Scope::new(text(vector, "scope"));
+        let key = IdempotencyKey::new(text(vector, "key")).unwrap();
+        let tool = text(vector, "tool");
+        let arguments: Value = serde_json::from_str(text(vector, "arguments")).unwrap();
+        let arguments = CanonicalArguments::new(arguments.as_object(), &[]);
+        let secret = vector["secret"].as_str();
+        let secret = secret.map(|secret| Secret::new(secret).unwrap());
+        let (key, secret) = (Some(&key), secret.as_ref());
+        let identity = Identity::new(&application, &scope, key, tool, &arguments, secret);
+        let identity = identity.with_equal_calls(&application, &scope, tool, &arguments, secret);
+        let equal = identity.equal.unwrap();
+        let fingerprint = equal.fingerprint.to_stored();
+        let hex: String = fingerprint
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        assert_eq!(hex, text(vector, "fingerprint"), "{vector}");
+        equal.id
+    });
 }

@@ -79,6 +79,7 @@ impl Policy {
             ("lease", Some(self.lease)),
             ("retention", Some(self.retention)),
             ("window", Some(self.window)),
+            ("rotated_keys_window", Some(self.rotated_keys_window)),
             ("tombstone", tombstone),
             ("verify_timeout", Some(self.verify_timeout)),
             ("in_doubt_retention", Some(self.in_doubt_retention)),
@@ -184,7 +185,7 @@ pub struct InvalidPolicy {
 }
 
 impl InvalidPolicy {
-    pub(super) const fn new(message: String) -> Self {
+    pub(crate) const fn new(message: String) -> Self {
         Self {
             message,
             lease_is_too_short: false,

@@ -4,7 +4,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use super::{
     InvalidPolicy, KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired, Policy, PolicyUse,
-    Wait,
+    RotatedKeys, Wait,
 };
 
 /// The modes in which an option has an effect.
@@ -96,6 +96,8 @@ options! {
     Both retention: Duration,
     Both window: Duration,
     Both wait: Wait,
+    Both rotated_keys: RotatedKeys,
+    Both rotated_keys_window: Duration,
     Both on_error: OnError,
     Lease on_error_result: OnErrorResult,
     Both on_expired: OnExpired,
@@ -125,6 +127,8 @@ impl PolicyOverride {
             retention,
             window,
             wait,
+            rotated_keys,
+            rotated_keys_window,
             on_error,
             on_error_result,
             on_expired,
@@ -159,6 +163,8 @@ impl PolicyOverride {
             retention: retention.unwrap_or(base.retention),
             window: window.unwrap_or(base.window),
             wait: wait.unwrap_or(base.wait),
+            rotated_keys: rotated_keys.unwrap_or(base.rotated_keys),
+            rotated_keys_window: rotated_keys_window.unwrap_or(base.rotated_keys_window),
             on_error: on_error.unwrap_or(base.on_error),
             on_error_result: on_error_result.or(base.on_error_result),
             on_expired: on_expired.unwrap_or(base.on_expired),

@@ -49,6 +49,17 @@ pub(crate) fn rotation_too_short(tool: &str, kept: Duration, period: Duration) -
     )
 }
 
+pub(crate) fn rotated_keys_during_replacement(tool: &str) -> Refusal {
+    tracing::error!(
+        tool,
+        "equal calls under different keys cannot be told apart while a secret or an application's name is replaced; set `RotatedKeys::Allow` until that is over"
+    );
+    misconfigured(
+        "The server's secret is being replaced, and this tool's rules do not allow that, so the call was \
+         not executed. The server's log names the remedy.",
+    )
+}
+
 fn misconfigured(message: &'static str) -> Refusal {
     Refusal::new(
         ErrorKind::Misconfigured,

@@ -195,6 +195,8 @@ pub struct Completion {
     /// committed, and the answer is [`LeaseEnd::Fenced`] ([`Ended::Fenced`]). An operator's
     /// resolution ignores it.
     pub guard: Option<Lease>,
+    /// How long the guard's record keeps the result. `None`: as long as the call's own record.
+    pub guard_retention: Option<Duration>,
 }
 
 impl Completion {
@@ -206,7 +208,14 @@ impl Completion {
             retention,
             tombstone: Duration::ZERO,
             guard: None,
+            guard_retention: None,
         }
+    }
+
+    /// How long the [guard](Self::guard)'s record keeps the result.
+    #[must_use]
+    pub fn retention_of_guard(&self) -> Duration {
+        self.guard_retention.unwrap_or(self.retention)
     }
 }
 

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::{
     name::{
         CALL_DURATION, CALLS, CALLS_IN_FLIGHT, CALLS_WAITING, HANDLER_DURATION, LABEL_APPLICATION,
-        LABEL_OUTCOME, LABEL_TOOL, LEASES_LOST, RECORDS_IN_DOUBT, RENEWALS_FAILED, SWEEP_DURATION,
-        SWEPT, UNLISTED_TOOL, WAIT_DURATION,
+        LABEL_OUTCOME, LABEL_TOOL, LEASES_LOST, RECORDS_IN_DOUBT, RENEWALS_FAILED, ROTATED_KEYS,
+        SWEEP_DURATION, SWEPT, UNLISTED_TOOL, WAIT_DURATION,
     },
     outcome::Outcome,
 };
@@ -44,6 +44,11 @@ pub fn describe() {
         RENEWALS_FAILED,
         Unit::Count,
         "Renewals of a lease that failed, and were tried again"
+    );
+    metrics::describe_counter!(
+        ROTATED_KEYS,
+        Unit::Count,
+        "Calls to which an equal call under another key was found"
     );
     metrics::describe_gauge!(
         RECORDS_IN_DOUBT,
@@ -134,6 +139,10 @@ impl Meter {
             histogram: metrics::histogram!(WAIT_DURATION, self.labels()),
             _waiting: Some(Up::new(CALLS_WAITING, &self.application)),
         }
+    }
+
+    pub(super) fn rotated_key(&self) {
+        metrics::counter!(ROTATED_KEYS, self.labels()).increment(1);
     }
 
     pub(super) fn end(self, outcome: Outcome) {

@@ -128,6 +128,13 @@ impl ObservedCall {
         self.meter.as_ref().map(Meter::waiting)
     }
 
+    /// Counts a call to which an equal call under another key was found.
+    pub(crate) fn rotated_key(&self) {
+        if let Some(meter) = &self.meter {
+            meter.rotated_key();
+        }
+    }
+
     /// Notes how the handler ended.
     pub(crate) const fn handled(&mut self, kind: ResultKind) {
         self.if_executed = match kind {

@@ -24,6 +24,9 @@ pub const WAIT_DURATION: &str = "mcp_idempotent_wait_duration_seconds";
 pub const LEASES_LOST: &str = "mcp_idempotent_leases_lost_total";
 /// Counter: renewals of a lease that failed, and were tried again.
 pub const RENEWALS_FAILED: &str = "mcp_idempotent_renewals_failed_total";
+/// Counter: calls to which an equal call under another key was found
+/// ([`Policy::rotated_keys`](crate::Policy::rotated_keys)).
+pub const ROTATED_KEYS: &str = "mcp_idempotent_rotated_keys_total";
 /// Gauge: records in doubt when they were last counted
 /// ([`Engine::count_in_doubt`](crate::Engine::count_in_doubt)).
 pub const RECORDS_IN_DOUBT: &str = "mcp_idempotent_records_in_doubt";

@@ -31,6 +31,8 @@ pub enum Outcome {
     LeftInDoubt,
     /// Refused: the key was used for another call.
     Conflict,
+    /// Refused: an equal call was made under another key.
+    KeyRotated,
     /// Refused: the first call is still running.
     InProgress,
     /// Refused: it is not known whether an earlier call, or this call's own commit, took effect.
@@ -77,6 +79,7 @@ impl Outcome {
         Self::Verified,
         Self::LeftInDoubt,
         Self::Conflict,
+        Self::KeyRotated,
         Self::InProgress,
         Self::InDoubt,
         Self::Fenced,
@@ -109,6 +112,7 @@ impl Outcome {
             Self::Verified => "verified",
             Self::LeftInDoubt => "left_in_doubt",
             Self::Conflict => "conflict",
+            Self::KeyRotated => "key_rotated",
             Self::InProgress => "in_progress",
             Self::InDoubt => "in_doubt",
             Self::Fenced => "fenced",
@@ -132,6 +136,7 @@ pub(super) const fn of_refusal(refusal: &Refusal) -> Outcome {
         ErrorKind::KeyInvalid => Outcome::KeyInvalid,
         ErrorKind::KeyRequired => Outcome::KeyRequired,
         ErrorKind::KeyConflict => Outcome::Conflict,
+        ErrorKind::KeyRotated => Outcome::KeyRotated,
         ErrorKind::KeyInProgress => Outcome::InProgress,
         ErrorKind::KeyExpired => Outcome::Expired,
         ErrorKind::OutcomeUnknown => Outcome::InDoubt,

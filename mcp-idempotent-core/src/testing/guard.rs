@@ -82,6 +82,76 @@ pub async fn a_lost_lease_leaves_its_guard_as_it_was<H: Harness>(harness: Arc<H>
     complete(store, &guard, result("alone")).await;
 }
 
+/// A result that one record keeps for an hour, and its guard or it for ten minutes only.
+fn kept_apart(guard: &Lease, response: Option<Bytes>, guard_is_shorter: bool) -> Completion {
+    let (long, short) = (60 * MINUTE, 10 * MINUTE);
+    let mut completion = under(guard, Completion::new(response, short));
+    completion.guard_retention = Some(long);
+    if guard_is_shorter {
+        completion.retention = long;
+        completion.guard_retention = Some(short);
+    }
+    completion
+}
+
+async fn assert_kept_apart<H: Harness>(
+    harness: &Arc<H>,
+    claim: &Claim,
+    other: &Claim,
+    guard_is_shorter: bool,
+) {
+    let (shorter, longer) = if guard_is_shorter {
+        (other, claim)
+    } else {
+        (claim, other)
+    };
+    for record in [shorter, longer] {
+        age(harness, record, 9 * MINUTE).await;
+        completed(harness.store(), record).await;
+        age(harness, record, 2 * MINUTE).await;
+    }
+    assert!(record_of(harness.store(), shorter).await.is_none());
+    lease_of(harness.store(), shorter).await;
+    completed(harness.store(), longer).await;
+    age(harness, longer, 50 * MINUTE).await;
+    assert!(record_of(harness.store(), longer).await.is_none());
+}
+
+pub async fn a_lease_and_its_guard_are_each_kept_for_their_own_time<H: Harness>(harness: Arc<H>) {
+    let store = harness.store();
+    for guard_is_shorter in [true, false] {
+        let (claim, other) = (fresh_claim(), fresh_claim());
+        let (lease, guard) = (lease_of(store, &claim).await, lease_of(store, &other).await);
+        let response = Some(Bytes::from_static(b"done"));
+        complete(
+            store,
+            &lease,
+            kept_apart(&guard, response, guard_is_shorter),
+        )
+        .await;
+        assert_kept_apart(&harness, &claim, &other, guard_is_shorter).await;
+    }
+}
+
+pub async fn a_claim_that_keeps_no_doubt_is_free_when_its_lease_ends<H: Harness>(harness: Arc<H>) {
+    let store = harness.store();
+    for abandoned in [false, true] {
+        let mut claim = fresh_claim();
+        claim.in_doubt_retention = Duration::ZERO;
+        let lease = lease_of(store, &claim).await;
+        assert_running(harness.elsewhere(), &claim).await;
+        if abandoned {
+            abandon(store, &lease).await;
+        } else {
+            age(&harness, &claim, claim.lease + MINUTE).await;
+        }
+        assert!(record_of(store, &claim).await.is_none());
+        let next = lease_of(store, &claim).await;
+        assert_fenced(&harness, &lease).await;
+        complete(store, &next, result("next")).await;
+    }
+}
+
 /// The ends that record something, and whether the handler's writes are committed.
 fn ends(guard: &Lease) -> [(End, bool); 4] {
     let large = Bytes::from(vec![b'x'; 100_000]);
@@ -117,6 +187,42 @@ pub async fn a_record_and_its_guard_are_committed_together<H: TransactionHarness
         let (guarded, _) = completed(harness.elsewhere(), &other).await;
         assert!(recorded == guarded, "the bytes differ");
         assert_fenced(&harness, &guard).await;
+    }
+}
+
+pub async fn a_record_and_its_guard_are_each_kept_for_their_own_time<H: TransactionHarness>(
+    harness: Arc<H>,
+) {
+    let store = harness.store();
+    let small = Some(Bytes::from_static(b"done"));
+    let large = Some(Bytes::from(vec![b'x'; 100_000]));
+    for guard_is_shorter in [true, false] {
+        for way in 0..4 {
+            let (claim, other) = (fresh_claim(), fresh_claim());
+            let guard = lease_of(store, &other).await;
+            let response = if way == 1 { &large } else { &small }.clone();
+            let completion = kept_apart(&guard, response, guard_is_shorter);
+            if way == 3 {
+                let lease = lease_of(store, &claim).await;
+                let transaction = begin_unclaimed(&harness, &claim).await;
+                end(
+                    &harness,
+                    transaction,
+                    None,
+                    End::Complete(lease, completion),
+                )
+                .await;
+            } else {
+                let ends = if way == 2 {
+                    End::RollBackAndRecord(completion)
+                } else {
+                    End::Commit(completion)
+                };
+                let transaction = begin(&harness, &claim).await;
+                end(&harness, transaction, Some(&claim), ends).await;
+            }
+            assert_kept_apart(&harness, &claim, &other, guard_is_shorter).await;
+        }
     }
 }
 

@@ -37,6 +37,8 @@ macro_rules! store_conformance {
             a_lease_and_its_guard_are_completed_together
             a_lost_guard_lets_its_lease_complete_nothing
             a_lost_lease_leaves_its_guard_as_it_was
+            a_lease_and_its_guard_are_each_kept_for_their_own_time
+            a_claim_that_keeps_no_doubt_is_free_when_its_lease_ends
             an_old_call_is_noticed_until_it_is_settled
             an_old_call_that_lapsed_is_noticed_as_long_as_it_is_kept
             what_is_free_or_no_call_is_not_noticed
@@ -89,6 +91,7 @@ macro_rules! transaction_store_conformance {
             a_lapsed_lease_commits_nothing_of_its_transaction
             an_attempt_that_was_taken_over_commits_nothing_of_its_transaction
             a_record_and_its_guard_are_committed_together
+            a_record_and_its_guard_are_each_kept_for_their_own_time
             a_lost_guard_commits_nothing_of_its_transaction
             a_lease_and_its_guard_are_completed_together_with_a_transaction
             a_transaction_passes_what_is_left_of_a_free_key

@@ -6,7 +6,7 @@ use mcp_idempotent_core::{Action, Answer};
 use mcp_idempotent_core::{
     Begun, CallInfo, CanonicalArguments, Engine, ErrorKind, IdempotencyKey, KeyRequirement,
     MemoryStore, OnDoubt, OnError, OnErrorResult, OnExpired, Policy, PolicyOverride, PolicyUse,
-    Request, Scope, Wait,
+    Request, RotatedKeys, Scope, Wait,
 };
 
 const fn seconds(seconds: u64) -> Duration {
@@ -234,6 +234,8 @@ fn one_that_says_everything() -> (PolicyOverride, Policy) {
     policy.retention = seconds(1);
     policy.window = seconds(2);
     policy.wait = Wait::Reject;
+    policy.rotated_keys = RotatedKeys::Refuse;
+    policy.rotated_keys_window = seconds(10);
     policy.on_error = OnError::Release;
     policy.on_error_result = Some(OnErrorResult::Record);
     policy.on_expired = OnExpired::Refuse;
@@ -254,6 +256,8 @@ fn one_that_says_everything() -> (PolicyOverride, Policy) {
         retention: Some(seconds(1)),
         window: Some(seconds(2)),
         wait: Some(Wait::Reject),
+        rotated_keys: Some(RotatedKeys::Refuse),
+        rotated_keys_window: Some(seconds(10)),
         on_error: Some(OnError::Release),
         on_error_result: Some(OnErrorResult::Record),
         on_expired: Some(OnExpired::Refuse),
@@ -288,7 +292,7 @@ fn an_override_has_every_field_of_a_policy_and_each_goes_over_the_servers() {
     assert_eq!(PolicyOverride::NONE.over(&policy), policy);
     assert_eq!(PolicyOverride::NONE, PolicyOverride::default());
     assert_eq!(fields(&said), fields(&policy));
-    assert_eq!(fields(&said).len(), 19);
+    assert_eq!(fields(&said).len(), 21);
     // None of the values is the default, or the test would not see that it goes over.
     let default = Policy::default();
     let differing = format!("{policy:#?}");

@@ -28,6 +28,7 @@ fn the_guide_has_every_metric_and_every_outcome() {
         telemetry::HANDLER_DURATION,
         telemetry::WAIT_DURATION,
         telemetry::LEASES_LOST,
+        telemetry::ROTATED_KEYS,
         telemetry::RENEWALS_FAILED,
         telemetry::RECORDS_IN_DOUBT,
         telemetry::SWEPT,

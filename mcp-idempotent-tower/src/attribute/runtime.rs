@@ -34,7 +34,7 @@ use crate::{
 };
 
 pub use mcp_idempotent_core::{
-    KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired, PolicyOverride, Wait,
+    KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired, PolicyOverride, RotatedKeys, Wait,
 };
 pub use rmcp::{ErrorData, model::CallToolResponse};
 

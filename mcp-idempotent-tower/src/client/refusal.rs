@@ -19,6 +19,7 @@ const SAID: &[(ErrorKind, &[(CommitOutcome, Action)])] = {
         ),
         (ErrorKind::KeyRequired, &[(NotCommitted, UseNewKey)]),
         (ErrorKind::KeyConflict, &[(NotCommitted, UseNewKey)]),
+        (ErrorKind::KeyRotated, &[(NotCommitted, UseNewKey)]),
         (
             ErrorKind::KeyInProgress,
             &[(Unknown, Wait), (NotCommitted, UseNewKey)],

@@ -228,13 +228,14 @@ impl<S: Store> IdempotencyBuilder<S> {
     /// Nothing says who calls the server, two settings about it contradict each other, or
     /// [`with_one_caller`](Self::with_one_caller) is used with a store that is
     /// [shared over a network](mcp_idempotent_core::store::Reach). Or the policy cannot hold, for one of
-    /// the reasons that [`Policy::check`] lists.
+    /// the reasons that [`Policy::check`] lists, or because it minds rotated keys while a secret is replaced.
     pub fn build(self) -> Result<Idempotency<S>, BuildError> {
         let engine = self.engine.build();
         let limit = engine.store().transaction_limit();
         self.settings
             .policy
             .check(PolicyUse::Server, limit)
+            .and_then(|()| engine.check_policy(&self.settings.policy))
             .map_err(|error| error.of("the server's policy"))?;
         let scope = ScopeSource::settle(self.scope, engine.store().reach())?;
         Ok(Idempotency::from_parts(engine, scope, self.settings))

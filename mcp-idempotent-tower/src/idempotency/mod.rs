@@ -200,6 +200,7 @@ impl<S: Store> Idempotency<S> {
     ) -> Result<Policy, InvalidPolicy> {
         let limit = self.store().transaction_limit();
         said.for_tool(&self.shared.settings.policy, of, limit)
+            .and_then(|policy| self.engine.check_policy(&policy).map(|()| policy))
             .map_err(|error| error.of(format_args!("the tool `{tool}`")))
     }
 

@@ -248,10 +248,17 @@ impl<S: Store> IdempotencyLayerBuilder<S> {
     pub fn build(self) -> Result<IdempotencyLayer<S>, BuildError> {
         let base = &*self.idempotency.settings().policy;
         let limit = self.idempotency.store().transaction_limit();
+        let check = |whose: &str, rule: &Compiled<S>| {
+            let engine = self.idempotency.engine();
+            let checked = engine.check_policy(&rule.policy);
+            checked.map_err(|error| BuildError::from(error.of(whose)))
+        };
         let mut named = HashMap::new();
         let mut recorded_as = HashSet::new();
         for (name, rule) in self.named {
-            let rule = rule.compile(&format!("the rule of the tool `{name}`"), base, limit)?;
+            let whose = format!("the rule of the tool `{name}`");
+            let rule = rule.compile(&whose, base, limit)?;
+            check(&whose, &rule)?;
             if named.contains_key(&name) {
                 return Err(BuildError::new(format!("`{name}` has two rules")));
             }
@@ -264,11 +271,14 @@ impl<S: Store> IdempotencyLayerBuilder<S> {
         let mut matching = Vec::with_capacity(self.matching.len());
         for (predicate, rule) in self.matching {
             let whose = format!("rule {} of those with a predicate", matching.len() + 1);
-            matching.push((predicate, rule.compile_for_many(&whose, base, limit)?));
+            let rule = rule.compile_for_many(&whose, base, limit)?;
+            check(&whose, &rule)?;
+            matching.push((predicate, rule));
         }
         let mut default = self
             .default
             .compile_for_many("the default rule", base, limit)?;
+        check("the default rule", &default)?;
         default.by_default = true;
         if default.policy.key == KeyRequirement::Derived {
             tracing::info!(

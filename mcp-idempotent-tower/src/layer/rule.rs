@@ -6,7 +6,7 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired, PolicyOverride, Store,
+    KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired, PolicyOverride, RotatedKeys, Store,
     TransactionStore, Wait,
 };
 use rmcp::model::CallToolResult;
@@ -164,6 +164,22 @@ impl<S> Rule<S> {
     #[must_use]
     pub const fn with_wait(mut self, wait: Wait) -> Self {
         self.policy.wait = Some(wait);
+        self
+    }
+
+    /// What happens to a call if an equal one was made under another explicit key: a client that makes a
+    /// new key for each attempt would run every retry.
+    #[must_use]
+    pub const fn with_rotated_keys(mut self, rotated_keys: RotatedKeys) -> Self {
+        self.policy.rotated_keys = Some(rotated_keys);
+        self
+    }
+
+    /// How long a completed call counts for [`with_rotated_keys`](Self::with_rotated_keys). Default: 10
+    /// minutes.
+    #[must_use]
+    pub const fn with_rotated_keys_window(mut self, window: Duration) -> Self {
+        self.policy.rotated_keys_window = Some(window);
         self
     }
 
@@ -329,56 +345,4 @@ fn pointer(argument: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use mcp_idempotent_core::MemoryStore;
-
-    use super::*;
-
-    #[test]
-    fn a_rule_can_say_everything_that_a_policy_has() {
-        let seconds = Duration::from_secs;
-        let rule: Rule<MemoryStore> = Rule::lease(OnError::Release)
-            .with_key(KeyRequirement::Required)
-            .with_key_argument("key")
-            .with_ignored("trace")
-            .with_ignored("/at")
-            .with_also_known_as("before")
-            .with_retention(seconds(1))
-            .with_window(seconds(2))
-            .with_wait(Wait::Reject)
-            .with_on_error_result(OnErrorResult::Record)
-            .with_on_expired(OnExpired::Refuse)
-            .with_tombstone(seconds(3))
-            .with_lease(seconds(100))
-            .with_heartbeat(seconds(5))
-            .with_rerun_in_doubt()
-            .with_verify_timeout(seconds(6))
-            .with_in_doubt_retention(seconds(7))
-            .with_transaction_timeout(seconds(9))
-            .with_max_result_bytes(8)
-            .with_run_unprotected_when_store_is_unavailable(true);
-        // Without `..`, so that a new field is not forgotten.
-        let expected = PolicyOverride {
-            key: Some(KeyRequirement::Required),
-            key_argument: Some("/key".into()),
-            ignored: Some(vec!["/trace".into(), "/at".into()].into()),
-            also_known_as: Some("before".into()),
-            retention: Some(seconds(1)),
-            window: Some(seconds(2)),
-            wait: Some(Wait::Reject),
-            on_error: Some(OnError::Release),
-            on_error_result: Some(OnErrorResult::Record),
-            on_expired: Some(OnExpired::Refuse),
-            tombstone: Some(seconds(3)),
-            lease: Some(seconds(100)),
-            heartbeat: Some(seconds(5)),
-            on_doubt: Some(OnDoubt::Rerun),
-            verify_timeout: Some(seconds(6)),
-            in_doubt_retention: Some(seconds(7)),
-            transaction_timeout: Some(seconds(9)),
-            max_result_bytes: Some(8),
-            run_unprotected_when_store_is_unavailable: Some(true),
-        };
-        assert_eq!(rule.policy, expected);
-    }
-}
+mod tests;

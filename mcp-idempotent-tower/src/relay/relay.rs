@@ -127,7 +127,10 @@ impl<S: Store> Relay<S> {
         let reply = run::under_lease(rules, Box::new(call), |call, _| forward(call)).await;
         let announce = self.idempotency.settings().announce_replays;
         match reply {
-            Reply::Ran(answered) => answered.told(&id, &reader),
+            Reply::Ran(answered, None) => answered.told(&id, &reader),
+            Reply::Ran(answered, Some(rotated)) => {
+                replay::rotated(answered.told(&id, &reader), rotated, announce)
+            }
             Reply::Unrecorded(answered) => replay::unrecorded(answered.told(&id, &reader)),
             Reply::Replayed(replay) => replay::replayed(&replay, &id, &reader, announce),
             Reply::Refused(refusal) => answer::refused(&refusal, &id, &reader),

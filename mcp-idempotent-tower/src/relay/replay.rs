@@ -2,7 +2,7 @@
 //! recorded.
 
 use bytes::Bytes;
-use mcp_idempotent_core::{Replay, answer};
+use mcp_idempotent_core::{Replay, RotatedKey, answer};
 use serde_json::{json, value::RawValue};
 
 use super::{
@@ -31,7 +31,12 @@ pub(super) fn replayed(replay: &Replay, id: &Id, reader: &Reader, announce: bool
     match replay.at {
         None => response(id, "result", json),
         Some(at) => {
-            let notice = announce.then(|| refusal::text_block(reader.replay_notice(at)));
+            let notice = announce.then(|| refusal::text_block(reader.notice(replay, at)));
+            let of_other_key = replay.rotated.then(|| {
+                let mark = refusal::rotated(Some(at)).to_string();
+                marked(json, wire::ROTATED_KEY, &mark, None)
+            });
+            let json = of_other_key.as_deref().unwrap_or(json);
             let mark = json!({ "at": at.to_string() }).to_string();
             let marked = marked(
                 json,
@@ -46,12 +51,23 @@ pub(super) fn replayed(replay: &Replay, id: &Id, reader: &Reader, announce: bool
 
 /// The server's answer, marked as one that could not be recorded. An error stays as it is.
 pub(super) fn unrecorded(answer: Bytes) -> Bytes {
+    let mark = refusal::unrecorded().to_string();
+    with_mark(answer, wire::UNRECORDED, &mark, None)
+}
+
+/// The server's answer, marked as that of a call to which an equal call under another key was found.
+pub(super) fn rotated(answer: Bytes, rotated: RotatedKey, announce: bool) -> Bytes {
+    let mark = refusal::rotated(rotated.at).to_string();
+    let notice = announce.then(|| refusal::text_block(Reader::rotated_notice(rotated.at)));
+    with_mark(answer, wire::ROTATED_KEY, &mark, notice.as_deref())
+}
+
+fn with_mark(answer: Bytes, name: &str, mark: &str, notice: Option<&str>) -> Bytes {
     let read = std::str::from_utf8(&answer).ok().and_then(Message::of);
     let Some(result) = read.and_then(|answer| answer.result()) else {
         return answer;
     };
-    let mark = refusal::unrecorded().to_string();
-    let marked = marked(result.get(), wire::UNRECORDED, &mark, None);
+    let marked = marked(result.get(), name, mark, notice);
     edited(&answer, &mut [(range(&answer, result), &marked)])
 }
 

@@ -25,6 +25,7 @@ mod recorded;
 mod refusals;
 mod results;
 mod retention;
+mod rotated_keys;
 mod rotation;
 mod server;
 mod session_end;

@@ -7,7 +7,7 @@ use tracing::Instrument as _;
 
 use super::{end_on_drop::EndOnDrop, handle::LeaseHandle};
 use crate::{
-    answer::Answer,
+    answer::{Answer, RotatedKey},
     engine::{
         handler::{self, Interrupted},
         late::{Ending, Left},
@@ -39,6 +39,12 @@ impl<S: Store> LeaseAttempt<S> {
     #[must_use]
     pub fn record(&self) -> RecordId {
         self.lead.identity.id
+    }
+
+    /// Set if the handler runs although an equal call was made under another key.
+    #[must_use]
+    pub fn rotated_key(&self) -> Option<RotatedKey> {
+        self.lead.rotated
     }
 
     /// A handle with which the handler can inspect its lease, and act under it.

@@ -1,4 +1,5 @@
-//! The guard: a lease under the id that a call has under the previous secret.
+//! The guard: a lease under a second id of a call, which is completed together with its record. The id
+//! is the one under the previous secret, or the one that equal calls under other keys share.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,15 +7,11 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::{runtime::Handle, time::sleep};
 
-use super::previous::kept;
+use super::rules::{GuardOf, GuardRules};
 use crate::{
-    engine::{
-        lease::{Held, Terms},
-        plan,
-    },
+    engine::lease::Held,
     error::CommitOutcome,
     fingerprint::{Fingerprint, Identity, RecordId},
-    policy::{OnDoubt, Policy},
     record::{Record, RecordState, Timestamp},
     store::{
         Claim, Claimed, Completion, Ended, Lease, LeaseEnd, Store, StoreError, StoreErrorKind,
@@ -24,50 +21,9 @@ use crate::{
 /// The pause between two tries to mark a guard, while the store fails.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a guard has to know about its call.
-#[derive(Clone, Copy)]
-pub(super) struct GuardRules {
-    pub(super) terms: Terms,
-    pub(super) on_doubt: OnDoubt,
-    /// The handler writes through the transaction that makes the record.
-    pub(super) transaction: bool,
-    pub(super) retention: Duration,
-    pub(super) tombstone: Duration,
-}
-
-impl GuardRules {
-    pub(super) fn new(
-        policy: &Policy,
-        identity: &Identity,
-        on_doubt: OnDoubt,
-        transaction: bool,
-        limit: Option<Duration>,
-    ) -> Self {
-        // The guard must outlast the lease that it guards, and any transaction that blocks its
-        // renewal.
-        let lease = policy.lease.saturating_mul(2);
-        let lease = lease.max(limit.unwrap_or_default().saturating_mul(4));
-        let retention = plan::retention(policy, identity.kind);
-        let heartbeat = if transaction {
-            // The transaction completes the guard. Above READ COMMITTED it cannot do that after a
-            // renewal that came later than its first statement, so renewals are rare.
-            lease / 4 * 3
-        } else {
-            policy.heartbeat_period()
-        };
-        Self {
-            terms: Terms { lease, heartbeat },
-            on_doubt,
-            transaction,
-            retention,
-            tombstone: kept(policy, identity) - retention,
-        }
-    }
-}
-
-/// What was found under the previous id when the guard was claimed.
+/// What was found under the guard's id when it was claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(in crate::engine) enum Found {
     Free,
     /// A guard in doubt that has a mark, so it guarded a transaction. Nothing was committed, unless
     /// the new id says so.
@@ -124,14 +80,14 @@ impl GuardEnd {
     }
 }
 
-/// A call's guard. If it is dropped, it leaves the previous id in the safest state it can.
+/// A call's guard. If it is dropped, it leaves its id in the safest state it can.
 pub(in crate::engine) struct Guard {
     guarding: Option<Box<dyn Guards>>,
     pub(in crate::engine) under: Under,
+    rules: GuardRules,
     found: Found,
     /// The record in doubt that it was taken over from.
     pub(super) in_doubt: Option<Record>,
-    over_transaction: bool,
     may_have_acted: bool,
     committing: bool,
 }
@@ -139,7 +95,7 @@ pub(in crate::engine) struct Guard {
 impl Guard {
     pub(super) fn new<S: Store>(guarding: Guarding<S>, under: Under, found: Found) -> Self {
         Self {
-            over_transaction: guarding.rules.transaction,
+            rules: guarding.rules,
             guarding: Some(Box::new(guarding)),
             under,
             found,
@@ -169,7 +125,7 @@ impl Guard {
 
     /// The handler starts now.
     pub(in crate::engine) fn started(&mut self) {
-        self.may_have_acted = !self.over_transaction;
+        self.may_have_acted = !self.rules.transaction;
     }
 
     /// The transaction is being ended. Until there is an answer, its outcome is unknown.
@@ -182,9 +138,14 @@ impl Guard {
         self.under.guard.lost().await;
     }
 
-    /// The lease that the store completes together with the record.
-    pub(in crate::engine) fn lease(&self) -> Lease {
-        self.under.guard.lease.clone()
+    /// Lets the store complete the guard together with the record.
+    pub(in crate::engine) fn join(&self, completion: &mut Completion) {
+        completion.guard = Some(self.under.guard.lease.clone());
+        completion.guard_retention = self.is_of_equal_calls().then_some(self.rules.retention);
+    }
+
+    pub(in crate::engine) fn is_of_equal_calls(&self) -> bool {
+        self.rules.of == GuardOf::EqualCalls
     }
 
     pub(in crate::engine) async fn end(mut self, end: GuardEnd) {
@@ -193,7 +154,7 @@ impl Guard {
         }
     }
 
-    /// Gives the previous id the same record that was found under the new one.
+    /// Gives the guard's id the same record that was found under the call's own.
     pub(in crate::engine) async fn settle(self, record: &Record, identity: &Identity) {
         let end = match &record.state {
             RecordState::Completed { response, at } if identity.is_of(record.fingerprint) => {
@@ -202,6 +163,7 @@ impl Guard {
                     at: *at,
                 }
             }
+            RecordState::InDoubt { .. } if self.is_of_equal_calls() => GuardEnd::Abandon,
             _ => self.as_found(),
         };
         self.end(end).await;
@@ -250,10 +212,17 @@ impl<S: Store> Guards for Guarding<S> {
                 mark.end();
             }
             if let Err(error) = ended {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "the record under the previous secret could not be written; processes with only that secret will answer that the outcome is unknown"
-                );
+                let error = &error as &dyn std::error::Error;
+                match self.rules.of {
+                    GuardOf::PreviousSecret => tracing::warn!(
+                        error,
+                        "the record under the previous secret could not be written; processes with only that secret will answer that the outcome is unknown"
+                    ),
+                    GuardOf::EqualCalls => tracing::warn!(
+                        error,
+                        "the record that equal calls share could not be written; such calls under other keys are held back until its lease ends"
+                    ),
+                }
             }
         })
     }
@@ -286,6 +255,12 @@ impl<S: Store> Guarding<S> {
                 };
                 store.release(lease, keep).await?;
                 self.release_mark().await
+            }
+            // The handler ended its transaction itself and may have committed. A guard of a
+            // transaction leaves no doubt, so a result that is not kept holds equal calls back.
+            GuardEnd::Abandon if self.rules.transaction && self.rules.of == GuardOf::EqualCalls => {
+                let unknown = Completion::new(None, self.rules.retention);
+                store.complete(lease, unknown).await.map(drop)
             }
             // The mark goes first: without a mark the guard is in doubt, whatever happens next.
             GuardEnd::Abandon => {

@@ -27,13 +27,14 @@
 
 pub(super) mod guard;
 mod previous;
+mod rules;
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use self::guard::{Found, Guard, GuardRules, Guarding, Under, abandon_marked, claim_mark};
-pub(super) use self::previous::Rotation;
+use self::guard::{Found, Guard, Guarding, Under, abandon_marked, claim_mark};
+pub(super) use self::{previous::Rotation, rules::GuardRules};
 use super::{
     Engine, Inner, Request,
     handler::DetachOnDrop,
@@ -164,7 +165,7 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    async fn hold_guard(
+    pub(super) async fn hold_guard(
         &self,
         lease: Lease,
         guarded: &Claim,
@@ -187,7 +188,7 @@ impl<S: Store> Inner<S> {
             mark,
             rules,
         };
-        if !rules.transaction {
+        if !rules.has_mark() {
             return Ok(Guard::new(guarding(None), under, found));
         }
         let asked = Instant::now();

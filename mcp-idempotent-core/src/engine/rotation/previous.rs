@@ -33,13 +33,17 @@ impl Rotation {
     ///
     /// # Errors
     ///
-    /// They are kept for longer than the period. The call is refused.
+    /// They are kept for longer than the period, or the policy minds rotated keys, for which a call
+    /// would need a second guard. The call is refused.
     pub(in crate::engine) fn keeps(
         &self,
         tool: &str,
         policy: &Policy,
         identity: &Identity,
     ) -> Result<(), Refusal> {
+        if identity.equal.is_some() {
+            return Err(refusal::rotated_keys_during_replacement(tool));
+        }
         let kept = kept(policy, identity);
         if kept <= self.period {
             return Ok(());

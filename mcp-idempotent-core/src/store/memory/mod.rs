@@ -163,7 +163,12 @@ impl Store for MemoryStore {
         }
         for held in both() {
             if let Some(stored) = inner.current(held, now) {
-                stored.state = completed(&completion, at, now);
+                let retention = if held == lease {
+                    completion.retention
+                } else {
+                    completion.retention_of_guard()
+                };
+                stored.state = completed(&completion, retention, at, now);
                 inner.due_by_state(held.id);
             }
         }

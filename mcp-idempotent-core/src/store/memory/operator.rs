@@ -102,7 +102,9 @@ fn resolve(
     };
     stored.token = token;
     stored.state = match resolution {
-        Resolution::Committed(completion) => completed(completion, wall_clock(), now),
+        Resolution::Committed(completion) => {
+            completed(completion, completion.retention, wall_clock(), now)
+        }
         Resolution::NotCommitted => {
             stored.origin = None;
             State::Released {

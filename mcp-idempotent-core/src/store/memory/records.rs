@@ -215,8 +215,13 @@ impl Stored {
     }
 }
 
-pub(super) fn completed(completion: &Completion, at: Timestamp, now: Instant) -> State {
-    let expires = after(now, completion.retention);
+pub(super) fn completed(
+    completion: &Completion,
+    retention: Duration,
+    at: Timestamp,
+    now: Instant,
+) -> State {
+    let expires = after(now, retention);
     State::Completed {
         response: completion.response.clone(),
         at,

@@ -102,14 +102,20 @@ async fn ended(
 /// Completes the guard in the same transaction, if there is one.
 fn with_guard<'s>(batch: Batch<'s>, completion: &Completion) -> Batch<'s> {
     match &completion.guard {
-        Some(guard) => complete_here(batch, guard, completion),
+        Some(guard) => {
+            let [response, _, tombstone] = Argument::completion(completion);
+            let kept = Argument::interval(completion.retention_of_guard());
+            complete_here(batch, guard, &[response, kept, tombstone])
+        }
         None => batch,
     }
 }
 
-fn complete_here<'s>(batch: Batch<'s>, lease: &Lease, completion: &Completion) -> Batch<'s> {
-    let (attempt, result) = (Argument::attempt(lease), Argument::completion(completion));
-    batch.call(Step::CompleteHere, &[&attempt[..], &result].concat())
+fn complete_here<'s>(batch: Batch<'s>, lease: &Lease, result: &[Argument<'_>]) -> Batch<'s> {
+    batch.call(
+        Step::CompleteHere,
+        &[&Argument::attempt(lease)[..], result].concat(),
+    )
 }
 
 /// The few records that leave a tombstone have a statement of their own, so that the others do not pay for the
@@ -243,7 +249,8 @@ async fn complete_with(
         opened.steps([Step::Durably])
     };
     // The lease goes first, because the first row tells the time.
-    let batch = with_guard(complete_here(opened, lease, completion), completion);
+    let completed = complete_here(opened, lease, &Argument::completion(completion));
+    let batch = with_guard(completed, completion);
     let finished = finishing(&mut transaction, batch, Step::CompleteHere).await;
     let sought = Sought::Completion(lease, transaction.mark);
     ended(store, transaction, None, sought, finished).await

@@ -59,7 +59,8 @@ pub(super) async fn complete(
     match &completion.guard {
         None => change(tries, lease, durability, Step::Complete, &result).await,
         Some(guard) => {
-            let both = [&result[..], &Argument::attempt(guard)].concat();
+            let kept = [Argument::interval(completion.retention_of_guard())];
+            let both = [&result[..], &Argument::attempt(guard), &kept].concat();
             change(tries, lease, durability, Step::CompleteBoth, &both).await
         }
     }

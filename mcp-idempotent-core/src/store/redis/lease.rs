@@ -81,8 +81,9 @@ impl Store for RedisStore {
             Some(guard) => call
                 .with(&self.shared.prefix, guard.id)
                 .arg(guard.id)
-                .arg(guard.token),
-            None => call.bytes("").bytes(""),
+                .arg(guard.token)
+                .micros(completion.retention_of_guard()),
+            None => call.bytes("").bytes("").bytes(""),
         };
         let call = call.completion(&completion);
         self.change("completing", &call).await

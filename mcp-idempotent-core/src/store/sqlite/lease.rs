@@ -106,6 +106,7 @@ pub(super) fn guarded(
     if let Some(guard) = &completion.guard {
         arguments.add(&guard.id.as_bytes()[..])?;
         arguments.add(guard.token)?;
+        arguments.add(micros(completion.retention_of_guard()))?;
     }
     Ok(())
 }

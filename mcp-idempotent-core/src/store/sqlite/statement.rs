@@ -68,12 +68,13 @@ pub(super) struct Statements {
     pub(super) complete: SqlStr,
     /// Like `complete`; commits if the lease is current.
     pub(super) complete_and_commit: SqlStr,
-    /// Like `complete`, for a lease and its guard (`?6` its id, `?7` its token): both or neither.
+    /// Like `complete`, for a lease and its guard (`?6` its id, `?7` its token, `?8` its retention): both
+    /// or neither.
     pub(super) complete_both: SqlStr,
     /// Like `complete_both`; commits if both are current.
     pub(super) complete_both_and_commit: SqlStr,
-    /// Like `record_and_commit`; first completes a guard (`?10` its id, `?11` its token), and commits
-    /// only if that was current.
+    /// Like `record_and_commit`; first completes a guard (`?10` its id, `?11` its token, `?12` its
+    /// retention), and commits only if that was current.
     pub(super) record_under_guard_and_commit: SqlStr,
     /// `?1` id, `?2` token, `?3` completed at → whether the record was completed exactly so.
     pub(super) is_completed: SqlStr,
@@ -152,7 +153,7 @@ impl Statements {
         );
         let complete_both = format!(
             "{} WHERE {both_held} AND (SELECT count(*) FROM {record} WHERE {both_held}) = 2",
-            set_completed("?3", "?4", "?5")
+            set_completed("?3", "CASE WHEN id = ?6 THEN ?8 ELSE ?4 END", "?5")
         );
         let record_if = |condition: &str| {
             format!(
@@ -201,7 +202,7 @@ impl Statements {
             record_under_guard_and_commit: sql(format!(
                 "{} WHERE id = ?10 AND token = ?11 AND state = {IN_PROGRESS} \
                  AND lease_until > {NOW} AND {ours}; {}",
-                set_completed("?7", "?8", "?9"),
+                set_completed("?7", "?12", "?9"),
                 record_if(&format!("{ours} AND changes() = 1"))
             )),
             insert_in_doubt: sql(format!(

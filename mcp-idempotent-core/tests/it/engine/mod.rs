@@ -104,7 +104,8 @@ impl<S: Store> Server<S> {
 
     fn identity(&self, key: Option<&str>, arguments: &str) -> Identity {
         let arguments: serde_json::Value = serde_json::from_str(arguments).unwrap();
-        self.engine.identify(
+        self.engine.identify_under(
+            &self.policy,
             &Scope::new("alice"),
             key.map(|key| IdempotencyKey::new(key).unwrap()).as_ref(),
             "tool",

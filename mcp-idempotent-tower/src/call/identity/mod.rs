@@ -106,7 +106,7 @@ fn identity<'a, S: Store, C: Incoming>(
     let arguments = canonical(call.arguments(), policy);
     let engine = &idempotency.engine;
     let name = policy.also_known_as.as_ref().unwrap_or(tool);
-    let identity = engine.identify(&scope, key.as_ref(), name, &arguments);
+    let identity = engine.identify_under(policy, &scope, key.as_ref(), name, &arguments);
     call.identified(identity.id);
     let info = CallInfo::new(Arc::clone(tool), scope);
     Ok(Ok(

@@ -11,7 +11,9 @@ pub(crate) mod seal;
 use std::{future::Future, panic::AssertUnwindSafe};
 
 use futures_util::FutureExt as _;
-use mcp_idempotent_core::{Bytes, HandlerResult, OnErrorResult, Replay, ResultKind, answer};
+use mcp_idempotent_core::{
+    Bytes, HandlerResult, OnErrorResult, Replay, ResultKind, RotatedKey, answer,
+};
 use rmcp::{
     ErrorData,
     model::{
@@ -191,7 +193,14 @@ pub(crate) fn answer<S>(
 ) -> ToolResult {
     // The handler, or a service below, may have returned an error of ours.
     reader.answered(match reply {
-        Reply::Ran(handled) => handled.result,
+        Reply::Ran(handled, rotated) => {
+            let mut result = handled.result;
+            if let Some(rotated) = rotated {
+                let announce = idempotency.settings().announce_replays;
+                mark_rotated(&mut result, rotated, announce);
+            }
+            result
+        }
         Reply::Unrecorded(handled) => {
             let mut result = handled.result;
             match &mut result {
@@ -216,6 +225,22 @@ pub(crate) fn answer<S>(
             })
         }
     })
+}
+
+/// Says that an equal call under another key was found.
+fn mark_rotated(result: &mut ToolResult, rotated: RotatedKey, announce: bool) {
+    match result {
+        Ok(CallToolResponse::Complete(result)) => {
+            refusal::mark_rotated(&mut result.meta, rotated.at);
+            if announce {
+                let notice = ContentBlock::text(Reader::rotated_notice(rotated.at));
+                result.content.push(notice);
+            }
+        }
+        Ok(CallToolResponse::Task(task)) => refusal::mark_rotated(&mut task.meta, rotated.at),
+        // An error has no `_meta`, and other answers are not final.
+        Ok(_) | Err(_) => {}
+    }
 }
 
 /// Whether the tool's output schema has changed since the result was recorded.
@@ -277,8 +302,11 @@ fn replay(
     match &mut result {
         Ok(CallToolResponse::Complete(result)) => {
             refusal::mark_replayed(&mut result.meta, at);
+            if replay.rotated {
+                refusal::mark_rotated(&mut result.meta, Some(at));
+            }
             if announce {
-                let notice = ContentBlock::text(reader.replay_notice(at));
+                let notice = ContentBlock::text(reader.notice(replay, at));
                 result.content.push(notice);
             }
         }

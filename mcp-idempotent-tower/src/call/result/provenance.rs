@@ -50,7 +50,12 @@ impl Inside {
 /// The sealed members of a refusal's `data`.
 const DATA: [&str; 4] = ["type", "outcome", "action", "retryAfterMs"];
 /// The sealed members of an answer's `_meta`.
-const META: [&str; 3] = [wire::REPLAYED, wire::REFUSAL, wire::UNRECORDED];
+const META: [&str; 4] = [
+    wire::REPLAYED,
+    wire::REFUSAL,
+    wire::UNRECORDED,
+    wire::ROTATED_KEY,
+];
 
 fn seal_of_members(members: &[&str], of: &Map<String, Value>) -> Option<Value> {
     let values: Vec<_> = members.iter().map(|name| of.get(*name)).collect();

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use mcp_idempotent_core::{Action, KeyKind, Policy, Refusal, Timestamp};
+use mcp_idempotent_core::{Action, KeyKind, Policy, Refusal, Replay, Timestamp};
 
 use super::refusal;
-use crate::call::{ToolResult, key::KeyMaker, schema::SchemaHash};
+use crate::{
+    call::{ToolResult, key::KeyMaker, schema::SchemaHash},
+    wire,
+};
 
 /// In which form callers get refusals.
 ///
@@ -96,8 +99,20 @@ impl Reader {
         }
     }
 
+    /// Says that a result is another call's.
+    pub(crate) fn notice(&self, replay: &Replay, at: Timestamp) -> String {
+        if !replay.rotated {
+            return self.replay_notice(at);
+        }
+        format!(
+            "An equal call under another idempotency key was already executed at {at}; this is its result. This \
+             call was not executed. To run it again, send a new key that begins with `{}`.",
+            wire::NEW_INTENT
+        )
+    }
+
     /// Says that a result is a replay, until when an equal call gets it, and how to ask anew.
-    pub(crate) fn replay_notice(&self, at: Timestamp) -> String {
+    fn replay_notice(&self, at: Timestamp) -> String {
         let anew = match (self.maker, &self.policy) {
             (KeyMaker::Nobody, Some(policy)) => {
                 let until = at.after(policy.window);
@@ -110,6 +125,18 @@ impl Reader {
         };
         format!(
             "This call was already executed at {at}; this is its result. It was not executed again. {anew}"
+        )
+    }
+
+    /// Says that a call was executed although an equal one was made under another key.
+    pub(crate) fn rotated_notice(at: Option<Timestamp>) -> String {
+        let found = match at {
+            Some(at) => format!("was already executed at {at}"),
+            None => "is still running, or its outcome is not known".to_owned(),
+        };
+        format!(
+            "An equal call under another idempotency key {found}. This call was executed as well. If it was a \
+             retry, the effect may now be there twice: check, and send the same key again on every retry."
         )
     }
 

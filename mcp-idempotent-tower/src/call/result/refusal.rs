@@ -105,6 +105,17 @@ pub(crate) fn mark_replayed(meta: &mut Option<MetaObject>, at: Timestamp) {
         .insert(wire::REPLAYED.into(), json!({ "at": at.to_string() }));
 }
 
+/// Marks the result of a call to which an equal call under another key was found.
+pub(crate) fn mark_rotated(meta: &mut Option<MetaObject>, at: Option<Timestamp>) {
+    meta.get_or_insert_with(MetaObject::default)
+        .insert(wire::ROTATED_KEY.into(), rotated(at));
+}
+
+/// What the mark of such a result says.
+pub(crate) fn rotated(at: Option<Timestamp>) -> Value {
+    json!({ "at": at.map(|at| at.to_string()) })
+}
+
 /// Marks a result that is not recorded, because the store could not be reached.
 pub(crate) fn mark_unrecorded(meta: &mut Option<MetaObject>) {
     meta.get_or_insert_with(MetaObject::default)

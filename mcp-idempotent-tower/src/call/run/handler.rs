@@ -9,8 +9,8 @@ use std::{
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
     Answer, Bytes, CommitOutcome, HandlerResult, Interrupted, LeaseAttempt, Lent, OnDoubt,
-    OnErrorResult, Refusal, Replay, ResultKind, Store, TransactionAttempt, TransactionStore,
-    answer,
+    OnErrorResult, Refusal, Replay, ResultKind, RotatedKey, Store, TransactionAttempt,
+    TransactionStore, answer,
     engine::{Closed, Stop},
     refusal::{session_ended, session_ended_after_acting},
 };
@@ -27,6 +27,11 @@ pub(in crate::call) trait InTransaction<S: TransactionStore>:
 
     /// Whether a result of this kind commits what the handler wrote.
     fn commits(&self, kind: ResultKind) -> bool;
+
+    /// Set if the handler runs although an equal call was made under another key.
+    fn rotated_key(&self) -> Option<RotatedKey> {
+        None
+    }
 
     fn run<T: Send>(
         &mut self,
@@ -50,6 +55,10 @@ impl<S: TransactionStore> InTransaction<S> for TransactionAttempt<S> {
         Self::commits(self, kind)
     }
 
+    fn rotated_key(&self) -> Option<RotatedKey> {
+        Self::rotated_key(self)
+    }
+
     async fn run<T: Send>(
         &mut self,
         handler: impl Future<Output = T> + Send,
@@ -68,6 +77,11 @@ impl<S: TransactionStore> InTransaction<S> for TransactionAttempt<S> {
 
 /// An attempt in lease mode: the engine's, or that of an unprotected call.
 pub(in crate::call) trait UnderLease: Send + 'static {
+    /// Set if the handler runs although an equal call was made under another key.
+    fn rotated_key(&self) -> Option<RotatedKey> {
+        None
+    }
+
     fn run<T: Send>(
         &mut self,
         handler: impl Future<Output = T> + Send,
@@ -78,6 +92,10 @@ pub(in crate::call) trait UnderLease: Send + 'static {
 }
 
 impl<S: Store> UnderLease for LeaseAttempt<S> {
+    fn rotated_key(&self) -> Option<RotatedKey> {
+        Self::rotated_key(self)
+    }
+
     async fn run<T: Send>(
         &mut self,
         handler: impl Future<Output = T> + Send,
@@ -201,8 +219,9 @@ impl<R: HandlerResult> HandlerResult for Seen<'_, R> {
 
 /// What a caller gets.
 pub(crate) enum Reply<R> {
-    /// The result of the handler, which ran for this caller.
-    Ran(R),
+    /// The result of the handler, which ran for this caller, perhaps although an equal call was made under
+    /// another key.
+    Ran(R, Option<RotatedKey>),
     /// The same, but the result could not be recorded.
     Unrecorded(R),
     /// The result of an earlier or a concurrent call.
@@ -211,9 +230,9 @@ pub(crate) enum Reply<R> {
 }
 
 impl<R> Reply<R> {
-    pub(in crate::call) fn of(answer: Answer, ran: Ran<R>) -> Self {
+    pub(in crate::call) fn of(answer: Answer, ran: Ran<R>, rotated: Option<RotatedKey>) -> Self {
         match (answer, ran) {
-            (Answer::Executed, Ok(result)) => Self::Ran(result),
+            (Answer::Executed, Ok(result)) => Self::Ran(result, rotated),
             (Answer::Unrecorded, Ok(result)) => Self::Unrecorded(result),
             (Answer::Executed | Answer::Unrecorded, Err(NoResult { refusal, .. }))
             | (Answer::Refused(refusal), _) => Self::Refused(refusal),

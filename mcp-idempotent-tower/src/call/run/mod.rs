@@ -116,9 +116,10 @@ where
         };
         let (transaction, ran) = hand_back(&lent, ran, must_write);
         let commits = attempt.commits(Seen(&ran).kind());
+        let rotated = attempt.rotated_key();
         let answer = attempt.finish(transaction, &Seen(&ran)).await;
         after.ended(commits && matches!(answer, Answer::Executed), running);
-        Reply::of(answer, ran)
+        Reply::of(answer, ran, rotated)
     })
 }
 
@@ -196,8 +197,9 @@ where
             .map_err(|why| NoResult::after_acting(why, on_doubt)),
         Err(not_started) => Err(not_started),
     };
+    let rotated = attempt.rotated_key();
     let answer = attempt.finish(&Seen(&ran)).await;
-    Reply::of(answer, ran)
+    Reply::of(answer, ran, rotated)
 }
 
 /// Counts a call that is refused before its rules are known.

@@ -10,7 +10,8 @@ use std::{
 
 use mcp_idempotent_tower::{
     Idempotency, InDoubt, KeyRequirement, MemoryStore, OnDoubt, OnError, OnErrorResult, OnExpired,
-    Policy, PolicyOverride, Store, Verdict, Wait, idempotent,
+    Policy, PolicyOverride, RotatedKeys, Secret, Store, Verdict, Wait, idempotent,
+    layer::{IdempotencyLayer, Rule},
 };
 use rmcp::{ServerHandler, handler::server::wrapper::Parameters, tool, tool_router};
 use serde_json::{Value, json};
@@ -89,6 +90,7 @@ impl<S: Store> Server<S> {
 
     #[idempotent(
         key = required, key_argument = "/key", ignore("trace"), also_known_as = "before", retention = "1s", window = "2s",
+        rotated_keys = join, rotated_keys_window = "9s",
         wait = reject, on_error = release, on_error_result = record, on_expired = refuse, tombstone = "3s", lease = "100s",
         heartbeat = "5s", on_doubt = verify(Self::find_out), verify_timeout = "6s",
         in_doubt_retention = "7s", max_result_bytes = 8,
@@ -122,6 +124,8 @@ fn an_attribute_can_say_everything_that_a_policy_has() {
         retention: Some(seconds(1)),
         window: Some(seconds(2)),
         wait: Some(Wait::Reject),
+        rotated_keys: Some(RotatedKeys::Join),
+        rotated_keys_window: Some(seconds(9)),
         on_error: Some(OnError::Release),
         on_error_result: Some(OnErrorResult::Record),
         on_expired: Some(OnExpired::Refuse),
@@ -147,6 +151,29 @@ fn an_attribute_can_say_everything_that_a_policy_has() {
         },
         PolicyOverride::NONE
     );
+}
+
+/// A call would need two guards.
+#[test]
+fn rotated_keys_are_refused_at_start_up_while_a_secret_is_replaced() {
+    let replacing = |rotated_keys| {
+        let mut policy = Policy::default();
+        policy.rotated_keys = rotated_keys;
+        Idempotency::builder("policy", MemoryStore::new())
+            .with_one_caller()
+            .with_secret(Secret::new("0123456789abcdef").unwrap())
+            .with_previous_secret(None)
+            .with_policy(policy)
+            .build()
+    };
+    let says_why = |error: String| assert!(error.contains("secret"), "{error}");
+    says_why(replacing(RotatedKeys::Refuse).unwrap_err().to_string());
+    let idempotency = replacing(RotatedKeys::Allow).unwrap();
+    let rule = || Rule::lease(OnError::Release).with_rotated_keys(RotatedKeys::Join);
+    let of_all = IdempotencyLayer::new(idempotency.clone(), rule());
+    says_why(of_all.unwrap_err().to_string());
+    let of_one = IdempotencyLayer::builder(idempotency, Rule::untouched()).with_tool("pay", rule());
+    says_why(of_one.build().unwrap_err().to_string());
 }
 
 #[test]

@@ -16,10 +16,11 @@ use rmcp::{
 use serde_json::json;
 use tokio::time::Instant;
 
-const TYPES: [ErrorKind; 15] = [
+const TYPES: [ErrorKind; 16] = [
     ErrorKind::KeyInvalid,
     ErrorKind::KeyRequired,
     ErrorKind::KeyConflict,
+    ErrorKind::KeyRotated,
     ErrorKind::KeyInProgress,
     ErrorKind::KeyExpired,
     ErrorKind::OutcomeUnknown,

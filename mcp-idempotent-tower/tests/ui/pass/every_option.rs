@@ -19,6 +19,8 @@ impl Server {
         retention = "24h",
         window = "1h 30m",
         wait = "30s",
+        rotated_keys = refuse,
+        rotated_keys_window = "5m",
         on_error = commit,
         on_expired = refuse,
         tombstone = "7days",
@@ -44,11 +46,11 @@ impl Server {
         Verdict::Unknown
     }
 
-    #[idempotent(key = required, on_error = release, on_error_result = record)]
+    #[idempotent(key = required, on_error = release, on_error_result = record, rotated_keys = join)]
     #[tool]
     pub fn third(&self) {}
 
-    #[idempotent(on_error = in_doubt, on_error_result = classify(Self::meaning))]
+    #[idempotent(on_error = in_doubt, on_error_result = classify(Self::meaning), rotated_keys = report)]
     #[tool]
     pub fn fifth(&self) {}
 
@@ -56,7 +58,7 @@ impl Server {
         OnErrorResult::Record
     }
 
-    #[idempotent(on_error = record)]
+    #[idempotent(on_error = record, rotated_keys = allow)]
     #[tool]
     pub fn fourth(&self, _tx: &mut SqliteConnection) {}
 }

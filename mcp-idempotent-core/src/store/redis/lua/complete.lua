@@ -1,7 +1,9 @@
--- ARGV: 1 id, 2 token, 3 the change's mark, 4 the guard's id and 5 its token, or '' and '', 6 retention,
--- 7 tombstone, 8 response, left out if it was too large.
+-- ARGV: 1 id, 2 token, 3 the change's mark, 4 the guard's id, 5 its token and 6 its retention, or '' three
+-- times, 7 retention, 8 tombstone, 9 response, left out if it was too large.
 -- Returns the time of the result, or nil if fenced.
-local id, token, change, guard_id, guard_token, retention, tombstone, response = unpack(ARGV)
+local id, token, change = unpack(ARGV, 1, 3)
+local guard_id, guard_token, guard_retention = unpack(ARGV, 4, 6)
+local retention, tombstone, response = unpack(ARGV, 7)
 local record = read(record_key)
 if is_made(record, change) then
     return record.completed_at
@@ -11,7 +13,7 @@ local guard = guard_key and held(guard_key, guard_token)
 if not record or (guard_key and not guard) then
     return nil
 end
-local function complete(key, id, record)
+local function complete(key, id, record, retention)
     record.state = COMPLETED
     record.lease_until = nil
     record.completed_at = now
@@ -19,8 +21,8 @@ local function complete(key, id, record)
     keep_until(record, now + retention, tonumber(tombstone))
     save(key, id, record, response)
 end
-complete(record_key, id, record)
+complete(record_key, id, record, retention)
 if guard then
-    complete(guard_key, guard_id, guard)
+    complete(guard_key, guard_id, guard, guard_retention)
 end
 return now

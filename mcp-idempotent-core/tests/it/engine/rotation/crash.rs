@@ -22,7 +22,12 @@ async fn interrupted<S: Store, M: Mode<Ends<S>>>(
     point: &Point,
 ) {
     point.set();
-    let mut call = Box::pin(both.new.outcome(key, false));
+    dropped_at(both.new.outcome(key, false), point).await;
+}
+
+/// Drops the call at this point.
+pub(super) async fn dropped_at(call: impl Future<Output = Outcome>, point: &Point) {
+    let mut call = Box::pin(call);
     for _ in 0..2000 {
         tokio::select! {
             biased;
@@ -37,7 +42,10 @@ async fn interrupted<S: Store, M: Mode<Ends<S>>>(
 }
 
 fn short(policy: &mut Arc<Policy>) {
-    let policy = Arc::make_mut(policy);
+    shorten(Arc::make_mut(policy));
+}
+
+pub(super) fn shorten(policy: &mut Policy) {
     policy.lease = Duration::from_millis(400);
     policy.heartbeat = Some(Duration::from_millis(100));
 }

@@ -1,8 +1,10 @@
-//! Processes with the previous secret and with the new one, side by side on one store.
+//! Processes with the previous secret and with the new one, side by side on one store; and equal calls
+//! under different keys, which need a guard as well.
 
 mod crash;
 mod doubt;
 mod guards;
+mod keys;
 pub(super) mod process;
 mod sides;
 

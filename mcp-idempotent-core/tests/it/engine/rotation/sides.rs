@@ -96,6 +96,25 @@ fn policy() -> Arc<Policy> {
     Arc::new(policy)
 }
 
+impl<S: Store, M: Copy> Side<S, M> {
+    /// A process without a secret, under the policy as changed.
+    pub(super) fn alone(
+        store: S,
+        mode: M,
+        ran: &Arc<AtomicUsize>,
+        change: impl FnOnce(&mut Policy),
+    ) -> Self {
+        let mut policy = Policy::clone(&policy());
+        change(&mut policy);
+        Self {
+            engine: Engine::new("tests", store),
+            policy: Arc::new(policy),
+            ran: Arc::clone(ran),
+            mode,
+        }
+    }
+}
+
 impl<S, M: Copy> Side<S, M> {
     pub(super) fn on(&self, engine: Engine<S>) -> Self {
         Self {
@@ -111,11 +130,31 @@ impl<S: Store, M: Mode<S>> Side<S, M> {
     pub(super) fn request(&self, key: usize, derived: bool) -> Request<'_> {
         let scope = Scope::new("alice");
         let text = IdempotencyKey::new(format!("key-{key}")).unwrap();
-        let arguments = serde_json::json!({ "number": key });
+        self.request_of((!derived).then_some(&text), key, scope)
+    }
+
+    fn request_of(&self, key: Option<&IdempotencyKey>, number: usize, scope: Scope) -> Request<'_> {
+        let arguments = serde_json::json!({ "number": number });
         let arguments = CanonicalArguments::new(arguments.as_object(), &[]);
-        let key = (!derived).then_some(&text);
-        let identity = self.engine.identify(&scope, key, "tool", &arguments);
-        Request::new(CallInfo::new("tool", scope), identity, &self.policy)
+        let (engine, policy) = (&self.engine, &self.policy);
+        let identity = engine.identify_under(policy, &scope, key, "tool", &arguments);
+        Request::new(CallInfo::new("tool", scope), identity, policy)
+    }
+
+    /// The call with this number under this key.
+    pub(super) fn request_for(&self, key: &str, number: usize) -> Request<'_> {
+        let key = IdempotencyKey::new(key).unwrap();
+        self.request_of(Some(&key), number, Scope::new("alice"))
+    }
+
+    /// The answer to the call with this number under this key.
+    pub(super) async fn asked(&self, key: &str, number: usize) -> Outcome {
+        let request = self.request_for(key, number);
+        self.mode.run(&self.engine, request, &self.ran).await
+    }
+
+    pub(super) async fn effects(&self) -> usize {
+        self.mode.effects(self.engine.store(), &self.ran).await
     }
 
     /// The call's answer, no matter which side executed it.

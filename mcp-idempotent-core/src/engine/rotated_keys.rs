@@ -1,0 +1,274 @@
+//! Equal calls under different explicit keys, where a tool's policy minds them.
+//!
+//! Calls of one scope with the same tool and the same canonical arguments share a second record, whatever
+//! their keys are. Its fingerprint is made of the key, so the store's own answer tells a retry from a
+//! rotated key:
+//!
+//! 1. A call first looks at its own record. A retry is answered from it, and pays nothing else.
+//! 2. A new call claims the shared id as a lease, the [guard](super::rotation::guard). If it is held or
+//!    completed under the same fingerprint, that is an attempt of the same key, and the call's own id
+//!    decides. Under another fingerprint it is another key, and the policy decides.
+//! 3. Under the guard the call continues as usual. Its record and the guard are completed in one step, or
+//!    neither is, so of two racing keys at most one commits. The guard is kept for the policy's window.
+//!
+//! The guard of a transaction leaves no doubt: when its lease has ended, the transaction can no longer
+//! commit, so the id is free. In lease mode a guard in doubt stays in doubt for the window, and equal
+//! calls under other keys are told that the outcome is unknown.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{
+    Engine, Inner, Request,
+    detach::DetachOnDrop,
+    failure::{Failed, Rules},
+    plan,
+    rotation::{
+        GuardRules,
+        guard::{Found, Guard, Under},
+    },
+};
+use crate::{
+    answer::RotatedKey,
+    error::Refusal,
+    fingerprint::EqualCalls,
+    policy::{OnDoubt, OnExpired, RotatedKeys},
+    record::{Record, RecordState, Timestamp},
+    refusal,
+    store::{CallInfo, Claim, Claimed, LeaseEnd, Store},
+    telemetry::{Mode, ObservedCall},
+};
+
+/// How often to try to take over a guard while other attempts of the same key do the same.
+const TAKE_OVERS: u32 = 8;
+
+/// Where a call stands before its own id is claimed: it may be, or what was found decides.
+pub(super) type Before = Claimed<Option<Under>>;
+
+impl<S: Store> Engine<S> {
+    /// What a call needs before it claims its record: its guard, if it needs one.
+    ///
+    /// Sets `rotated` if the call goes on, or gets a result, although an equal call was made under another
+    /// key.
+    pub(super) async fn before_claim(
+        &self,
+        guard: &mut Option<Guard>,
+        rotated: &mut Option<RotatedKey>,
+        request: &Request<'_>,
+        observed: &ObservedCall,
+        rules: Rules,
+        claim: &Claim,
+    ) -> Result<Result<Before, Refusal>, Failed> {
+        let Some(equal) = request.identity.equal.as_deref() else {
+            let modes = (rules.mode, rules.on_doubt);
+            return self.guarded(guard, request, modes, claim).await.map(Ok);
+        };
+        if let Some(guard) = guard {
+            return Ok(Ok(Claimed::New(Some(guard.under.clone()))));
+        }
+        if rotated.is_some() {
+            return Ok(Ok(Claimed::New(None)));
+        }
+        let found = match self.inner.store.look_up(claim).await? {
+            None => Found::Free,
+            Some(own) if may_run_again(&own, claim, rules.on_doubt) => Found::InDoubt,
+            Some(own) => return Ok(Ok(Claimed::Found(own))),
+        };
+        let other = match self
+            .claim_shared(request, rules, claim, *equal, found)
+            .await?
+        {
+            Claimed::New(claimed) => {
+                let under = guard.insert(claimed).under.clone();
+                return Ok(Ok(Claimed::New(Some(under))));
+            }
+            Claimed::InProgress => return Ok(Ok(Claimed::InProgress)),
+            Claimed::Conflict => None,
+            Claimed::Found(shared) if shared.fingerprint == equal.fingerprint => {
+                return Ok(Ok(match shared.state {
+                    // It was completed a moment ago, or its own record was kept for a shorter time.
+                    RecordState::Completed { .. } | RecordState::Expired => Claimed::New(None),
+                    RecordState::InProgress { .. } | RecordState::InDoubt { .. } => {
+                        Claimed::InProgress
+                    }
+                }));
+            }
+            Claimed::Found(shared) => Some(shared.state),
+        };
+        self.meet(rotated, request, observed, claim, other).await
+    }
+
+    /// An equal call under another key is in this state; `None` if all that is known is that it runs.
+    async fn meet(
+        &self,
+        rotated: &mut Option<RotatedKey>,
+        request: &Request<'_>,
+        observed: &ObservedCall,
+        claim: &Claim,
+        other: Option<RecordState>,
+    ) -> Result<Result<Before, Refusal>, Failed> {
+        let policy = request.policy;
+        let at = match &other {
+            Some(RecordState::Completed { at, .. }) => Some(*at),
+            _ => None,
+        };
+        let (before, does) = match (policy.rotated_keys, other) {
+            (RotatedKeys::Allow | RotatedKeys::Report, _) => {
+                *rotated = Some(RotatedKey { at });
+                (Ok(Claimed::New(None)), "run all the same")
+            }
+            (_, Some(RecordState::InDoubt { .. })) => {
+                let refusal = refusal::in_doubt_under_another_key();
+                (Err(refusal), "refused: the other one is in doubt")
+            }
+            // It is counted once it has its result.
+            (RotatedKeys::Join, None | Some(RecordState::InProgress { .. })) => {
+                return Ok(Ok(Claimed::InProgress));
+            }
+            (
+                RotatedKeys::Join,
+                Some(RecordState::Completed {
+                    response: Some(response),
+                    at,
+                }),
+            ) => {
+                let taken = self.take_result(request, claim, response, at).await?;
+                if !is_completed(&taken) {
+                    return Ok(Ok(taken));
+                }
+                *rotated = Some(RotatedKey { at: Some(at) });
+                (Ok(taken), "given the other one's result")
+            }
+            (RotatedKeys::Refuse | RotatedKeys::Join, _) => {
+                let refusal = refusal::key_rotated(at, policy.rotated_keys_window);
+                (Err(refusal), "refused")
+            }
+        };
+        observed.rotated_key();
+        tracing::warn!(
+            tool = &*request.call.tool,
+            key_prefix = request.identity.key_prefix.as_deref(),
+            record = %request.identity.id,
+            at = at.map(tracing::field::display),
+            does,
+            "an equal call was made under another key; does the client make a new key for each attempt?"
+        );
+        Ok(before)
+    }
+
+    /// Claims the id that equal calls share. If the caller is dropped meanwhile, it is given back.
+    async fn claim_shared(
+        &self,
+        request: &Request<'_>,
+        rules: Rules,
+        claim: &Claim,
+        equal: EqualCalls,
+        found: Found,
+    ) -> Result<Claimed<Guard>, Failed> {
+        let inner = Arc::clone(&self.inner);
+        let policy = request.policy;
+        let transaction = rules.mode == Mode::Transaction;
+        let rules =
+            GuardRules::of_equal_calls(policy, transaction, inner.store.transaction_limit());
+        let shared = Claim {
+            id: equal.id,
+            fingerprint: equal.fingerprint,
+            // Operators resolve the call's own record.
+            call: CallInfo::internal("rotated-keys"),
+            key_prefix: None,
+            on_expired: OnExpired::New,
+            lease: rules.terms.lease,
+            in_doubt_retention: if transaction {
+                Duration::ZERO
+            } else {
+                rules.retention.min(policy.in_doubt_retention)
+            },
+            ..claim.clone()
+        };
+        DetachOnDrop::new(async move { inner.claim_or_take_over(&shared, rules, found).await })
+            .await
+    }
+
+    /// Gives this key a record with the other key's result, so that a retry is answered from it.
+    async fn take_result(
+        &self,
+        request: &Request<'_>,
+        claim: &Claim,
+        response: Bytes,
+        at: Timestamp,
+    ) -> Result<Before, Failed> {
+        let store = Arc::clone(&self.inner.store);
+        let completion = plan::completion(request.policy, request.identity.kind, &response);
+        // Nothing runs under this claim, so it leaves no doubt.
+        let claim = Claim {
+            in_doubt_retention: Duration::ZERO,
+            ..claim.clone()
+        };
+        DetachOnDrop::new(async move {
+            let lease = match store.claim(&claim).await? {
+                Claimed::New(lease) => lease,
+                Claimed::InProgress => return Ok(Claimed::InProgress),
+                Claimed::Conflict => return Ok(Claimed::Conflict),
+                Claimed::Found(record) => return Ok(Claimed::Found(record)),
+            };
+            let response = Some(response);
+            Ok(match store.complete(&lease, completion).await? {
+                LeaseEnd::Done(_) => {
+                    let state = RecordState::Completed { response, at };
+                    Claimed::Found(Record::new(claim.fingerprint, state))
+                }
+                LeaseEnd::Fenced => Claimed::InProgress,
+            })
+        })
+        .await
+    }
+}
+
+impl<S: Store> Inner<S> {
+    /// A guard in doubt is taken over by another attempt of the same key: the call's own id decides
+    /// whether that may run.
+    async fn claim_or_take_over(
+        &self,
+        shared: &Claim,
+        rules: GuardRules,
+        found: Found,
+    ) -> Result<Claimed<Guard>, Failed> {
+        for _ in 0..TAKE_OVERS {
+            let asked = Instant::now();
+            let record = match self.store.claim(shared).await? {
+                Claimed::New(lease) => {
+                    let guard = self.hold_guard(lease, shared, rules, asked, found);
+                    return Ok(Claimed::New(guard.await?));
+                }
+                Claimed::InProgress => return Ok(Claimed::InProgress),
+                Claimed::Conflict => return Ok(Claimed::Conflict),
+                Claimed::Found(record) => record,
+            };
+            let RecordState::InDoubt { token, .. } = record.state else {
+                return Ok(Claimed::Found(record));
+            };
+            if record.fingerprint != shared.fingerprint {
+                return Ok(Claimed::Found(record));
+            }
+            let asked = Instant::now();
+            if let Some(lease) = self.store.take_over(shared, token).await? {
+                let guard = self.hold_guard(lease, shared, rules, asked, found);
+                return Ok(Claimed::New(guard.await?));
+            }
+        }
+        Ok(Claimed::InProgress)
+    }
+}
+
+fn is_completed(found: &Before) -> bool {
+    matches!(found, Claimed::Found(record) if matches!(record.state, RecordState::Completed { .. }))
+}
+
+/// Whether the record is this call's, in doubt, and its policy has a way out.
+fn may_run_again(own: &Record, claim: &Claim, on_doubt: OnDoubt) -> bool {
+    matches!(own.state, RecordState::InDoubt { .. })
+        && own.fingerprint == claim.fingerprint
+        && on_doubt != OnDoubt::Fail
+}
