@@ -73,8 +73,9 @@ impl<S: Store> Front for IdempotencyLayer<S> {
             let asked = Asked::parse(request.params).map_err(Unanswered::Refused)?;
             let policy = match &asked.tool {
                 Some(name) => self.policy_of(name, definitions, &context).await,
-                None => Arc::clone(&self.shared.default.policy),
+                None => Some(Arc::clone(&self.shared.default.policy)),
             };
+            let policy = policy.ok_or_else(|| Unanswered::Refused(status::not_protected()))?;
             status::answer(&self.shared.idempotency, &policy, asked, &context)
                 .await
                 .map_err(Unanswered::Refused)
@@ -83,20 +84,23 @@ impl<S: Store> Front for IdempotencyLayer<S> {
 }
 
 impl<S: Store> IdempotencyLayer<S> {
-    /// The policy of the tool with this name.
+    /// The policy of the tool with this name, unless its calls are left alone.
     async fn policy_of(
         &self,
         name: &str,
         definitions: &dyn Definitions,
         context: &RequestContext<RoleServer>,
-    ) -> Arc<Policy> {
+    ) -> Option<Arc<Policy>> {
         let tool = definition::definition(definitions, name, context).await;
         let tool = tool.as_deref();
         if let Some(policy) = self.annotated(tool) {
-            return Arc::new(policy);
+            return Some(Arc::new(policy));
         }
         let rule = self.shared.rule(name, tool);
-        Arc::clone(rule.policy_for(rule::is_read_only(tool)))
+        if matches!(rule.kind, Kind::Untouched) {
+            return None;
+        }
+        Some(Arc::clone(rule.policy_for(rule::is_read_only(tool))))
     }
 
     /// The policy of an annotated tool: its annotation, over the server's policy. The tool's definition is

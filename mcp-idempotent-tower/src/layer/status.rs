@@ -3,7 +3,7 @@
 //! 1. The params are `{key?, tool?, arguments?}`. As in a call, the key may also be in `_meta` or in the
 //!    tool's key argument. Without a key, tool and arguments identify the call.
 //! 2. Keys are looked up in the caller's scope. If there is an `authorize` hook, the request must name the
-//!    tool, and the hook is asked.
+//!    tool, and the hook is asked. A tool whose calls are left alone has none that could be looked up.
 //! 3. A server that cannot reach the store, or has a different secret than the records, answers with an
 //!    error that says nothing about the call: its outcome is unknown.
 //! 4. The answer has a `state` and what to do `next`. It has the recorded result only if tool and
@@ -184,10 +184,21 @@ fn status(standing: Standing) -> Value {
 
 fn malformed(why: &str) -> ErrorData {
     // Of the call nothing is known, and to send it again with its key is always safe.
+    invalid(why, Action::RetrySameKey)
+}
+
+/// The tool's calls are left alone: each one that is sent runs.
+pub(super) fn not_protected() -> ErrorData {
+    let why = "this server does not protect the calls of this tool, so nothing is known of them, and a call \
+               that is sent again runs again";
+    invalid(why, Action::AskOperator)
+}
+
+fn invalid(why: &str, action: Action) -> ErrorData {
     let data = json!({
         "type": wire::STATUS_INVALID,
         "outcome": CommitOutcome::Unknown.as_str(),
-        "action": Action::RetrySameKey.as_str(),
+        "action": action.as_str(),
     });
     ErrorData::invalid_params(
         format!("The status request cannot be answered: {why}."),

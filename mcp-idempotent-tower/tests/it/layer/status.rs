@@ -8,13 +8,14 @@ mod secret;
 use std::sync::Arc;
 
 use mcp_idempotent_tower::{
-    Denied, Idempotency, IdempotencyLayer, KeyRequirement, MemoryStore, Scope, ServerExt as _, wire,
+    Denied, Idempotency, IdempotencyLayer, KeyRequirement, MemoryStore, Scope, ServerExt as _,
+    layer::Rule, wire,
 };
 use rmcp::model::{ClientRequest, CustomRequest, ServerResult};
 use rmcp::service::ServiceError;
 use serde_json::{Value, json};
 
-use super::{Mailer, hello, key, layer, lease, number, send, slowly, until};
+use super::{Mailer, hello, idempotency, key, layer, lease, number, send, slowly, until};
 use crate::client::{Client, call, connect, params};
 
 /// `{"state": …}`, or `{"error": …}`.
@@ -50,6 +51,23 @@ async fn a_key_that_was_not_seen_is_never_a_reason_for_another() {
     }
     // Asking has claimed nothing.
     assert_eq!(send(&client, key("k")).await, 1);
+}
+
+#[tokio::test]
+async fn the_status_of_a_tool_without_protection_is_no_invitation_to_repeat_its_calls() {
+    let layer = IdempotencyLayer::builder(idempotency(), lease())
+        .with_tool("send", Rule::untouched())
+        .build()
+        .unwrap();
+    let client = connect(Mailer::new().idempotent(layer)).await;
+    assert_eq!(send(&client, key("k")).await, 1);
+    let status = status(&client, asked("k")).await;
+    let data = &status["error"]["data"];
+    assert_eq!(data["type"], "status_request_invalid", "{status}");
+    assert_eq!(
+        (&data["outcome"], &data["action"]),
+        (&json!("unknown"), &json!("ask_operator"))
+    );
 }
 
 #[tokio::test]
