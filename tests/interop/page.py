@@ -2,9 +2,12 @@
 
 import re
 
+from case import CONTROL, FAILING, KEYED, LEASE, TRANSACTION
 from client import Failed
 from libraries import LIBRARIES
-from scenarios import ALL, CONTROL, DERIVED, KEYED
+from scenarios import ALL
+
+LETTERS = {TRANSACTION: "T", LEASE: "L", FAILING: "F"}
 
 HEAD = """\
 # Client libraries
@@ -16,7 +19,8 @@ report of a run. {libraries} pinned releases, unchanged, call the example `payme
 No model is involved. The run fails if a number differs.
 
 ```sh
-tests/run --interop                      # all of it; writes nothing, and compares with this page
+tests/run --interop                      # what a run of all tests does: fewer cases of lease mode
+tests/run --interop -- --long            # every case
 tests/run --interop -- --client mcp_2    # one library
 ```
 
@@ -25,12 +29,17 @@ tests/run --interop -- --client mcp_2    # one library
 A cell is the number of effects that one call and its retry had: charges that were committed in the database, or
 payments in the other system. Left of the arrow is the same tool without protection. Right of it is the protected tool,
 once without a key and once with one; both had that number.
+
+The letters say in which modes the row was run, each with the same numbers unless two are given. **T**: transaction mode,
+on SQLite. **L**: lease mode; the tool acts through an API that recognises keys, and may run again when its outcome is not
+known. **F**: the same, and the API acts and answers 500 at first.
 """
 
 HOW = """
-All rows but the last two are in transaction mode, on SQLite; the last two are in lease mode. The number is the same over
-stdio and over HTTP, except in the two rows about dropped connections and gateways, which are about HTTP only. A dash
-means that the library does nothing of the kind by itself, or speaks one revision only. {bytes}
+The number is the same over stdio and over HTTP, except in the two rows about dropped connections and gateways, which are
+about HTTP only. A dash means that the library does nothing of the kind by itself: it retries nothing, cannot be told a
+revision, asks its user nothing, or has no interface for a request that is not MCP's own (the status). Where the tool
+"may not run again", a retry is refused and the status says `ask_operator`. {bytes}
 """
 
 PLACES = """
@@ -63,14 +72,19 @@ def _short(title):
     return title.split(" ", 1)[1]
 
 
-def _cell(rows):
-    """The effects of one library in one scenario. They do not depend on the transport, or the run has failed."""
-    if not rows:
+def _cell(scenario, library, rows):
+    """The effects of one library in one scenario. They are what is wanted, or the run has failed; so this also
+    holds for the cases that a short run leaves out."""
+    if not scenario.is_for(library):
         return "–"
-    counts = lambda sides: sorted({row.effects for row in rows if row.side in sides})
-    left, right = counts([CONTROL]), counts([DERIVED, KEYED])
-    said = ", ".join(map(str, right))
-    return f"{', '.join(map(str, left))} → {said}" if left else said
+    assert all(row.effects == scenario.wanted(row.mode, row.side, library) for row in rows)
+
+    def counts(sides):
+        found = {scenario.wanted(mode, side, library) for mode in scenario.modes for side in sides}
+        return ", ".join(map(str, sorted(found)))
+
+    right = counts([side for side in scenario.sides if side != CONTROL])
+    return f"{counts([CONTROL])} → {right}" if CONTROL in scenario.sides else right
 
 
 def _head(rows):
@@ -78,10 +92,12 @@ def _head(rows):
     lines = []
     for scenario in ALL:
         cells = [
-            _cell([row for row in rows if row.scenario == scenario and row.client == library]) for library in shown
+            _cell(scenario, library, [row for row in rows if row.scenario == scenario and row.client == library])
+            for library in shown
         ]
-        lines.append([scenario.title, *cells])
-    header = ["", *(_short(library.title) for library in shown)]
+        modes = " ".join(LETTERS[mode] for mode in scenario.modes)
+        lines.append([scenario.title, modes, *cells])
+    header = ["", "", *(_short(library.title) for library in shown)]
     dropped = next(scenario for scenario in ALL if scenario.name == "dropped")
     others = {row.client.title for row in rows if row.scenario == dropped and row.note}
     if others:
@@ -107,8 +123,12 @@ def _seen(rows):
     lines = []
     for library in LIBRARIES:
         of_library = [row for row in rows if row.client == library]
-        refusal = next(row.refusal for row in of_library if row.scenario.name == "other_arguments")
-        replayed = next(row.answer for row in of_library if row.scenario.name == "cancel" and row.side == KEYED)
+        refusal = next(row.refusal for row in of_library if row.scenario.name == "other_arguments" and row.mode == TRANSACTION)
+        replayed = next(
+            row.answer
+            for row in of_library
+            if (row.scenario.name, row.mode, row.side) == ("cancel", TRANSACTION, KEYED)
+        )
         lines.append([library.title, *_told(refusal), _replay(replayed)])
     header = ["", "refused: the caller gets", "its `data`", "the sentence", "replay"]
     return SEEN + "\n" + _table(header, lines) + "\n"

@@ -71,11 +71,15 @@ class Payments:
 
     def effects(self):
         """The rows of charges that are committed."""
+        return self.rows("charges")
+
+    def rows(self, table):
+        """The rows of a table that are committed."""
         if not self.database.exists():
             return 0
         try:
             with sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=5) as connection:
-                return connection.execute("SELECT count(*) FROM charges").fetchone()[0]
+                return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         except sqlite3.OperationalError as error:
             # Before the server has made its tables.
             print(f"not readable yet: {error}", file=sys.stderr) if "no such table" not in str(error) else None

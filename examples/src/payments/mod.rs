@@ -5,7 +5,9 @@
 //! and its record commit in one transaction, `memory.rs` has no transactions.
 //!
 //! `send_receipt` and `pay_invoice` act on other systems, which no transaction covers: [`outside`].
+//! `charge_card_if_agreed` and `pay_invoice_if_agreed` ask the client's user first.
 
+mod agreed;
 pub mod answers;
 pub mod charge;
 pub mod ledger;
@@ -13,7 +15,7 @@ mod memory;
 pub mod options;
 pub mod outside;
 pub mod postgres;
-pub mod serve;
+mod serve;
 mod server;
 mod sqlite;
 

@@ -89,7 +89,7 @@ impl Books for PostgresBooks {
     type Store = PostgresStore;
 
     fn charge_card() -> ToolRouter<Payments<Self>> {
-        Payments::in_transaction()
+        Payments::in_transaction() + Payments::agreed_in_transaction()
     }
 
     async fn charge(&self, charge: &Charge) -> Result<Receipt, ErrorData> {

@@ -3,7 +3,12 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::Context as _;
-use mcp_idempotent_tower::{http::LiftKeyLayer, stdio::LiftKeyReader};
+use mcp_idempotent_tower::{
+    ServerExt as _,
+    http::LiftKeyLayer,
+    layer::{IdempotencyLayer, Rule},
+    stdio::LiftKeyReader,
+};
 use rmcp::{
     ServerHandler, ServiceExt as _,
     transport::{
@@ -14,7 +19,11 @@ use rmcp::{
 use tokio::io::{stdin, stdout};
 use tokio_util::sync::CancellationToken;
 
-use super::{answers::LateAnswers, options::Options};
+use super::{
+    answers::LateAnswers,
+    options::Options,
+    server::{Books, Payments},
+};
 use crate::command_line::say;
 
 /// Serves until the client leaves, or until Ctrl-C.
@@ -22,11 +31,11 @@ use crate::command_line::say;
 /// # Errors
 ///
 /// The transport cannot be opened.
-pub async fn serve<H>(server: H, options: &Options) -> anyhow::Result<()>
-where
-    H: ServerHandler + Clone + Send + Sync + 'static,
-{
-    let server = LateAnswers::new(server, options.answer_delay);
+pub(super) async fn serve<B: Books>(server: Payments<B>, options: &Options) -> anyhow::Result<()> {
+    // The tools that are to be protected are annotated. What the layer adds is the capability, and the
+    // answers to status requests.
+    let layer = IdempotencyLayer::new(server.idempotency.clone(), Rule::untouched())?;
+    let server = LateAnswers::new(server, options.answer_delay).idempotent(layer);
     match options.http {
         Some(address) => serve_http(server, address).await,
         None => serve_stdio(server).await,

@@ -26,7 +26,8 @@ pub(super) trait Books: Clone + Send + Sync + 'static {
     /// Where the records are kept.
     type Store: Store;
 
-    /// The tool `charge_card`: with transactions it is [`Payments::in_transaction`].
+    /// The tool `charge_card`: with transactions it is [`Payments::in_transaction`]. With it comes what
+    /// needs transactions.
     fn charge_card() -> ToolRouter<Payments<Self>>;
 
     /// Writes a charge by itself.
@@ -57,7 +58,7 @@ pub(super) struct Payments<B: Books> {
     pub(super) idempotency: Idempotency<B::Store>,
     pub(super) books: B,
     pub(super) ledger: Ledger,
-    outside: Outside,
+    pub(super) outside: Outside,
     tools: ToolRouter<Self>,
 }
 
@@ -95,7 +96,7 @@ impl<B: Books> Payments<B> {
             books,
             ledger,
             outside,
-            tools: Self::on_any_store() + B::charge_card(),
+            tools: Self::on_any_store() + Self::agreed() + B::charge_card(),
         })
     }
 }
@@ -141,7 +142,7 @@ impl<B: Books> Payments<B> {
     // Whether the other side recognises a repeat is not known, and nobody can call a message back.
     // So an error does not free the key, and what may have been sent is not sent again: a retry is
     // refused until an operator has looked.
-    #[idempotent(on_error = in_doubt, on_doubt = fail)]
+    #[idempotent(on_error = in_doubt, on_doubt = fail, key_argument = "idempotency_key")]
     #[tool]
     async fn send_receipt(
         &self,
@@ -157,7 +158,7 @@ impl<B: Books> Payments<B> {
     // The payment API recognises a key that it has seen, so a repeat is safe: a retry of what is in
     // doubt runs again, is answered by the API with the first payment, and writes the row that the
     // attempt before may have missed.
-    #[idempotent(on_error = in_doubt, on_doubt = rerun)]
+    #[idempotent(on_error = in_doubt, on_doubt = rerun, key_argument = "idempotency_key")]
     #[tool]
     async fn pay_invoice(
         &self,

@@ -58,7 +58,7 @@ impl Books for SqliteBooks {
     type Store = SqliteStore;
 
     fn charge_card() -> ToolRouter<Payments<Self>> {
-        Payments::in_transaction()
+        Payments::in_transaction() + Payments::agreed_in_transaction()
     }
 
     async fn charge(&self, charge: &Charge) -> Result<Receipt, ErrorData> {

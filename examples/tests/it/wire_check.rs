@@ -37,7 +37,7 @@ async fn check(arguments: &[String]) -> Ended {
 async fn payments_keeps_the_rules_of_the_wire() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = [vec!["--".to_owned()], payments(&directory)].concat();
-    assert_kept(&check(&arguments).await, 22);
+    assert_kept(&check(&arguments).await, 30);
 }
 
 #[tokio::test]

@@ -5,14 +5,15 @@ use std::{collections::HashMap, io, process::Stdio, sync::Arc, time::Duration};
 
 use mcp_idempotent_tower::wire;
 use rmcp::{
-    RoleClient,
+    ClientHandler, ErrorData, RoleClient,
     model::{
         CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientCapabilities,
-        ClientConfig, ClientRequest, CustomRequest, Implementation, ProtocolVersion,
+        ClientConfig, ClientRequest, CustomRequest, ElicitRequestParams, ElicitResult,
+        ElicitationAction, Implementation, ProtocolVersion,
     },
     service::{
-        ClientLifecycleMode, ClientServiceExt as _, PeerRequestOptions, RunningService,
-        ServiceError,
+        ClientLifecycleMode, ClientServiceExt as _, PeerRequestOptions, RequestContext,
+        RunningService, ServiceError,
     },
     transport::StreamableHttpClientTransport,
 };
@@ -36,6 +37,8 @@ struct Said {
     stdio: Option<Vec<String>>,
     http: Option<String>,
     revision: Option<String>,
+    #[serde(default)]
+    agrees: bool,
     timeout_ms: Option<u64>,
     tool: Option<String>,
     arguments: Option<Value>,
@@ -43,8 +46,35 @@ struct Said {
     cancel_after_ms: Option<u64>,
 }
 
+/// A client whose user agrees to whatever is asked, if there is a user.
+struct Client {
+    agrees: bool,
+    revision: ProtocolVersion,
+}
+
+impl ClientHandler for Client {
+    fn get_info(&self) -> ClientConfig {
+        let capabilities = if self.agrees {
+            ClientCapabilities::builder().enable_elicitation().build()
+        } else {
+            ClientCapabilities::default()
+        };
+        let mut info = ClientConfig::new(capabilities, Implementation::new("interop", "1"));
+        info.protocol_version = self.revision.clone();
+        info
+    }
+
+    async fn create_elicitation(
+        &self,
+        _: ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        Ok(ElicitResult::new(ElicitationAction::Accept).with_content(json!({ "agreed": true })))
+    }
+}
+
 struct Connection {
-    service: RunningService<RoleClient, ClientConfig>,
+    service: RunningService<RoleClient, Client>,
     timeout: Option<Duration>,
     // Ends with the connection.
     _server: Option<Child>,
@@ -103,15 +133,21 @@ async fn carry_out(said: Said, connections: &Connections) -> Result<Value, Failu
 }
 
 async fn connect(said: &Said) -> Result<Connection, Failure> {
-    let client = ClientConfig::new(
-        ClientCapabilities::default(),
-        Implementation::new("interop", "1"),
-    );
-    let lifecycle = match said.revision.as_deref() {
-        Some("2026-07-28") => ClientLifecycleMode::Discover {
-            preferred_versions: vec![ProtocolVersion::V_2026_07_28],
-        },
-        _ => ClientLifecycleMode::Initialize,
+    let revision = match said.revision.as_deref() {
+        Some("2025-06-18") => ProtocolVersion::V_2025_06_18,
+        Some("2026-07-28") => ProtocolVersion::V_2026_07_28,
+        _ => ProtocolVersion::V_2025_11_25,
+    };
+    let lifecycle = if revision == ProtocolVersion::V_2026_07_28 {
+        ClientLifecycleMode::Discover {
+            preferred_versions: vec![revision.clone()],
+        }
+    } else {
+        ClientLifecycleMode::Initialize
+    };
+    let client = Client {
+        agrees: said.agrees,
+        revision,
     };
     let mut server = None;
     let service = if let Some(url) = &said.http {
@@ -149,6 +185,12 @@ async fn call(connection: &Connection, said: Said) -> Result<Value, Failure> {
             .insert("idempotency-key".into(), key.into());
         // end
     }
+    if connection.service.service().agrees {
+        // rmcp makes all rounds of such a call, without a time limit of its own.
+        let answer = connection.service.call_tool(params);
+        let limit = connection.timeout.unwrap_or(Duration::MAX);
+        return Ok(result(&json!(timeout(limit, answer).await??)));
+    }
     let mut options = PeerRequestOptions::no_options();
     options.timeout = connection.timeout;
     let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
@@ -167,7 +209,10 @@ async fn call(connection: &Connection, said: Said) -> Result<Value, Failure> {
 }
 
 async fn status(connection: &Connection, said: Said) -> Result<Value, Failure> {
-    let params = json!({ "key": said.key, "tool": said.tool, "arguments": said.arguments });
+    let mut params = json!({ "tool": said.tool, "arguments": said.arguments });
+    if let Some(key) = said.key {
+        params["key"] = key.into();
+    }
     let request = CustomRequest::new(wire::STATUS_METHOD, Some(params));
     let answer = connection
         .service

@@ -7,6 +7,7 @@ from standard input and answers on standard output, each a line of JSON:
     {"id": 2, "do": "call", "on": "a", "tool": "t", "arguments": {}, "key": "k", "cancelAfterMs": 200}
     {"id": 3, "do": "close", "on": "a"}
 
+"revision" in a connect is the revision to speak, and "agrees" that the user agrees to whatever is asked.
 Anything else in "do" is a function of the client's own, such as "node". An answer is
 {"id": 2, "ok": {…}} or {"id": 2, "error": {"type": …, "message": …, "code": …, "data": …}}.
 """
@@ -15,6 +16,7 @@ import asyncio
 import json
 import os
 import sys
+from typing import Any
 
 
 class Connection:
@@ -82,6 +84,22 @@ def result(value):
         "meta": first("meta"),
         "isError": bool(first("is_error", "isError")),
     }
+
+
+async def status(session, spec):
+    """What became of a call: a request that the library does not know, through a `ClientSession` of `mcp`."""
+    from mcp import types
+    from pydantic import BaseModel, ConfigDict
+
+    class Request(types.Request[dict[str, Any], str]):
+        method: str = "io.github.mcp-idempotent/status"
+        params: dict[str, Any]
+
+    class Status(BaseModel):
+        model_config = ConfigDict(extra="allow")
+
+    asked = {name: spec[name] for name in ("key", "tool", "arguments") if name in spec}
+    return (await session.send_request(Request(params=asked), Status)).model_dump()
 
 
 async def _serve(client):

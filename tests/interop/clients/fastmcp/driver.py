@@ -8,6 +8,10 @@ from fastmcp.client.transports import StdioTransport
 import driver
 
 
+async def agree(message, response_type, params, context):
+    return {"agreed": True}
+
+
 class Client:
     @asynccontextmanager
     async def connect(self, spec):
@@ -16,7 +20,13 @@ class Client:
             server = StdioTransport(command=command, args=args, keep_alive=False)
         else:
             server = spec["http"]
-        async with FastMcpClient(server, timeout=spec.get("timeoutMs", 30_000) / 1000) as client:
+        revision = spec.get("revision", "auto")
+        async with FastMcpClient(
+            server,
+            mode="legacy" if revision == "2025-11-25" else revision,
+            timeout=spec.get("timeoutMs", 30_000) / 1000,
+            elicitation_handler=agree if spec.get("agrees") else None,
+        ) as client:
             yield client
 
     async def call(self, client, spec):
@@ -26,6 +36,9 @@ class Client:
         answer = await client.call_tool(tool, arguments, meta=meta)
         # end
         return driver.result(answer)
+
+    async def status(self, client, spec):
+        return await driver.status(client.session, spec)
 
 
 driver.serve(Client())

@@ -29,9 +29,11 @@ class Client:
         server["session_kwargs"] = {"read_timeout_seconds": timeout}
         async with create_session(server) as session:
             await session.initialize()
-            yield {tool.name: tool for tool in await load_mcp_tools(session)}
+            tools = {tool.name: tool for tool in await load_mcp_tools(session)}
+            yield session, tools
 
-    async def call(self, tools, spec):
+    async def call(self, connection, spec):
+        _, tools = connection
         tool, arguments, key = tools[spec["tool"]], spec["arguments"], spec.get("key")
         # key
         if key:
@@ -46,13 +48,17 @@ class Client:
             "isError": message.status == "error",
         }
 
-    async def node(self, tools, spec):
+    async def status(self, connection, spec):
+        session, _ = connection
+        return await driver.status(session, spec)
+
+    async def node(self, connection, spec):
         """A node that raises after its call. The graph's retry policy runs the whole node again."""
         raised = False
 
         async def charge(_: State):
             nonlocal raised
-            answer = await self.call(tools, spec)
+            answer = await self.call(connection, spec)
             if not raised:
                 raised = True
                 raise ConnectionError("the next step of this node failed")

@@ -31,5 +31,8 @@ class Client:
         # end
         return driver.result(answer)
 
+    async def status(self, session, spec):
+        return await driver.status(session, spec)
+
 
 driver.serve(Client())

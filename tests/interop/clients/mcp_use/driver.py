@@ -36,5 +36,8 @@ class Client:
         # end
         return driver.result(answer)
 
+    async def status(self, session, spec):
+        return await driver.status(session.connector.client_session, spec)
+
 
 driver.serve(Client())

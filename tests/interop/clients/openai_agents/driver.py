@@ -31,6 +31,9 @@ class Client:
         # end
         return driver.result(answer)
 
+    async def status(self, server, spec):
+        return await driver.status(server.session, spec)
+
     async def own_retry(self, server, spec):
         return await self.call(server, spec)
 

@@ -11,6 +11,10 @@ from pydantic_ai.models.function import FunctionModel
 import driver
 
 
+async def agree(message, response_type, params, context):
+    return {"agreed": True}
+
+
 class Client:
     @asynccontextmanager
     async def connect(self, spec):
@@ -19,7 +23,9 @@ class Client:
             server = StdioTransport(command=command, args=args, keep_alive=False)
         else:
             server = spec["http"]
-        toolset = MCPToolset(server, read_timeout=spec.get("timeoutMs", 30_000) / 1000)
+        timeout = spec.get("timeoutMs", 30_000) / 1000
+        agrees = agree if spec.get("agrees") else None
+        toolset = MCPToolset(server, read_timeout=timeout, elicitation_handler=agrees)
         async with toolset:
             yield toolset
 
@@ -30,6 +36,9 @@ class Client:
         answer = await toolset.direct_call_tool(tool, arguments, metadata=metadata)
         # end
         return {"structured": answer if isinstance(answer, dict) else None, "shown": str(answer)}
+
+    async def status(self, toolset, spec):
+        return await driver.status(toolset.client.session, spec)
 
     async def own_retry(self, toolset, spec):
         """A run of an agent. The library tells the model of a timeout, and asks it to try again; what stands
