@@ -11,6 +11,7 @@ It needs Python 3.11 or newer, Node.js 20 or newer, and the built example `payme
 """
 
 import argparse
+import difflib
 import os
 import sys
 import traceback
@@ -134,18 +135,23 @@ def main():
 
     failures = [row for row in rows if row.failure]
     is_whole = not (asked.client or asked.scenario or not_run)
+    is_drifted = False
     if is_whole and not failures:
         text, file = page.page(rows), ROOT / "docs/interop.md"
         if asked.write:
             file.write_text(text)
-        elif not file.exists() or file.read_text() != text:
-            print("note: docs/interop.md says other words than this run; `tests/run --interop -- --write` writes it")
+        is_drifted = not file.exists() or file.read_text() != text
+        if is_drifted:
+            said = difflib.unified_diff(file.read_text().splitlines(), text.splitlines(), "the page", "this run", n=0)
+            print("\n".join(said))
+            print("docs/interop.md differs from this run. Write it with `tests/run --interop -- --write`.")
     for row in failures:
         print(f"{named(row)}: {row.failure}")
-    print(f"test result: {len(rows) - len(failures)} passed; {len(failures)} failed; {len(not_run)} ignored")
+    failed = len(failures) + is_drifted
+    print(f"test result: {len(rows) - len(failures)} passed; {failed} failed; {len(not_run)} ignored")
     if not_run:
         print(f"not run: {', '.join(library.title for library in not_run)}")
-    sys.exit(bool(failures or (not_run and os.environ.get("CI") == "true")))
+    sys.exit(bool(failed or (not_run and os.environ.get("CI") == "true")))
 
 
 if __name__ == "__main__":

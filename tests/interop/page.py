@@ -16,7 +16,7 @@ HEAD = """\
 
 What happens when the calls of a client library are lost and repeated, without this crate and with it? This page is the
 report of a run. {libraries} pinned releases, unchanged, call the example `payments`, each through its own interface.
-No model is involved. The run fails if a number differs.
+No model is involved. The run fails if a number differs, or if a line of this page does.
 
 ```sh
 tests/run --interop                      # what a run of all tests does: fewer cases of lease mode
