@@ -10,6 +10,8 @@ pub(super) struct Round<'a> {
     /// The client's answers by their names, or null.
     pub(super) responses: &'a Value,
     pub(super) state: Option<&'a str>,
+    /// What the client declares, or null.
+    pub(super) capabilities: &'a Value,
 }
 
 /// The end of a request that asked, or the next question.
@@ -41,6 +43,29 @@ impl Round<'_> {
             ))))
         };
         match name {
+            "test_input_required_result_capabilities" => {
+                let mut requests = json!({
+                    "elicitation": form("What is your name?", "name"),
+                    "sampling": sampling("Generate a greeting", 50),
+                    "roots": roots(),
+                });
+                if let Value::Object(requests) = &mut requests {
+                    requests.retain(|name, _| {
+                        self.capabilities.get(name).is_some() && self.responses.get(name).is_none()
+                    });
+                    if requests.is_empty() {
+                        return told("There is nothing to ask.".into());
+                    }
+                }
+                asked(requests, None)
+            }
+            "test_streaming_elicitation" => match self.answer("user_name", "/content/name") {
+                Some(name) => told(format!("Hello, {name}!")),
+                None => asked(
+                    json!({ "user_name": form("What is your name?", "name") }),
+                    None,
+                ),
+            },
             "test_input_required_result_elicitation" => {
                 match self.answer("user_name", "/content/name") {
                     Some(name) => told(format!("Hello, {name}!")),

@@ -7,6 +7,7 @@
 
 mod asking;
 mod server;
+mod tools;
 
 use std::sync::Arc;
 

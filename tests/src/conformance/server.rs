@@ -7,34 +7,62 @@ use rmcp::{
         CompleteResult, GetPromptRequestParams, GetPromptResponse, GetPromptResult,
         ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
         PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
-        ReadResourceResult, ServerConfig, SetLevelRequestParams, SubscribeRequestParams, Tool,
-        UnsubscribeRequestParams,
+        ReadResourceResult, ServerConfig, SetLevelRequestParams, SubscribeRequestParams,
+        SubscriptionFilter, Tool, UnsubscribeRequestParams,
     },
-    service::RequestContext,
+    service::{RequestContext, SubscriptionContext},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::{sync::broadcast, time::sleep};
 
-use super::asking::{Round, Step};
+use super::{
+    asking::{Round, Step},
+    tools::{called, text},
+};
 
-static LISTS: LazyLock<Value> =
+pub(super) static LISTS: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("lists.json")).unwrap());
 
 /// Between two notifications, so that each is sent by itself.
-const MOMENT: Duration = Duration::from_millis(50);
+pub(super) const MOMENT: Duration = Duration::from_millis(50);
+
+/// A list that changes.
+#[derive(Debug, Clone, Copy)]
+enum List {
+    Tools,
+    Prompts,
+}
 
 /// The server.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct Conformance;
+#[derive(Debug, Clone)]
+pub struct Conformance {
+    changes: broadcast::Sender<List>,
+}
+
+impl Default for Conformance {
+    fn default() -> Self {
+        let (changes, _) = broadcast::channel(16);
+        Self { changes }
+    }
+}
+
+impl Conformance {
+    /// Tells the subscribers, who may just have been told that they are.
+    async fn change(&self, list: List) {
+        sleep(MOMENT).await;
+        drop(self.changes.send(list));
+    }
+}
 
 pub(super) fn from<T: DeserializeOwned>(json: Value) -> T {
     serde_json::from_value(json).unwrap()
 }
 
-fn text(text: impl Into<String>) -> Value {
-    json!({ "content": [{ "type": "text", "text": text.into() }] })
+/// A result that ends its request. rmcp takes the mark away for a peer of an earlier revision.
+fn complete<T: DeserializeOwned>(mut result: Value) -> T {
+    result["resultType"] = "complete".into();
+    from(result)
 }
 
 fn all_tools() -> Vec<Tool> {
@@ -74,7 +102,7 @@ impl ServerHandler for Conformance {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Ok(from(json!({ "resources": LISTS["resources"] })))
+        Ok(complete(json!({ "resources": LISTS["resources"] })))
     }
 
     async fn list_resource_templates(
@@ -82,7 +110,7 @@ impl ServerHandler for Conformance {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(from(
+        Ok(complete(
             json!({ "resourceTemplates": LISTS["resourceTemplates"] }),
         ))
     }
@@ -92,7 +120,7 @@ impl ServerHandler for Conformance {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        Ok(from(json!({ "prompts": LISTS["prompts"] })))
+        Ok(complete(json!({ "prompts": LISTS["prompts"] })))
     }
 
     async fn read_resource(
@@ -122,7 +150,7 @@ impl ServerHandler for Conformance {
                 return Err(ErrorData::invalid_params("Resource not found", Some(data)));
             }
         };
-        Ok(from::<ReadResourceResult>(json!({ "contents": [contents] })).into())
+        Ok(complete::<ReadResourceResult>(json!({ "contents": [contents] })).into())
     }
 
     async fn get_prompt(
@@ -135,6 +163,7 @@ impl ServerHandler for Conformance {
         let round = Round {
             responses: &responses,
             state: params.request_state.as_deref(),
+            capabilities: &Value::Null,
         };
         let said = match &*params.name {
             "test_simple_prompt" => "This is a simple prompt for testing.".to_owned(),
@@ -173,7 +202,7 @@ impl ServerHandler for Conformance {
         _: CompleteRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        Ok(from(
+        Ok(complete(
             json!({ "completion": { "values": ["paris", "park"], "total": 2, "hasMore": false } }),
         ))
     }
@@ -202,6 +231,30 @@ impl ServerHandler for Conformance {
         Ok(())
     }
 
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
+        Some(requested.clone())
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let mut changes = self.changes.subscribe();
+        loop {
+            let changed = tokio::select! {
+                () = context.cancelled() => return Ok(()),
+                changed = changes.recv() => changed,
+            };
+            // The sink leaves out what was not asked for.
+            let sink = context.sink();
+            match changed {
+                Ok(List::Tools) => drop(sink.notify_tool_list_changed().await),
+                Ok(List::Prompts) => drop(sink.notify_prompt_list_changed().await),
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
     async fn call_tool(
         &self,
         params: CallToolRequestParams,
@@ -209,134 +262,26 @@ impl ServerHandler for Conformance {
     ) -> Result<CallToolResponse, ErrorData> {
         let arguments = json!(params.arguments);
         let responses = json!(params.input_responses);
+        let capabilities = json!(context.client_capabilities());
         let round = Round {
             responses: &responses,
             state: params.request_state.as_deref(),
+            capabilities: &capabilities,
         };
+        match &*params.name {
+            "test_trigger_tool_change" => self.change(List::Tools).await,
+            "test_trigger_prompt_change" => self.change(List::Prompts).await,
+            _ => {}
+        }
         if let Some(step) = round.step(&params.name)? {
             return Ok(match step {
-                Step::Told(said) => from::<CallToolResult>(text(said)).into(),
+                Step::Told(said) => complete::<CallToolResult>(text(said)).into(),
                 Step::Asked(question) => question.into(),
             });
         }
         let result = called(&params.name, &arguments, &context).await?;
-        Ok(from::<CallToolResult>(result).into())
+        Ok(complete::<CallToolResult>(result).into())
     }
-}
-
-async fn called(
-    name: &str,
-    arguments: &Value,
-    context: &RequestContext<RoleServer>,
-) -> Result<Value, ErrorData> {
-    Ok(match name {
-        "test_simple_text" => text("This is a simple text response for testing."),
-        "test_image_content" => {
-            json!({ "content": [{ "type": "image", "data": LISTS["png"], "mimeType": "image/png" }] })
-        }
-        "test_audio_content" => {
-            json!({ "content": [{ "type": "audio", "data": LISTS["wav"], "mimeType": "audio/wav" }] })
-        }
-        "test_embedded_resource" => json!({ "content": [{ "type": "resource", "resource": {
-            "uri": "test://embedded-resource", "mimeType": "text/plain",
-            "text": "This is an embedded resource content.",
-        }}]}),
-        "test_multiple_content_types" => json!({ "content": [
-            { "type": "text", "text": "Multiple content types test:" },
-            { "type": "image", "data": LISTS["png"], "mimeType": "image/png" },
-            { "type": "resource", "resource": {
-                "uri": "test://mixed-content-resource", "mimeType": "application/json",
-                "text": "{\"test\":\"data\",\"value\":123}",
-            }},
-        ]}),
-        "test_error_handling" => {
-            let mut result = text("This tool intentionally returns an error for testing");
-            result["isError"] = true.into();
-            result
-        }
-        "test_tool_with_logging" => {
-            for said in ["started", "processing data", "completed"] {
-                let message = json!({ "level": "info", "data": format!("Tool {said}") });
-                context.peer.notify_logging_message(from(message)).await.ok();
-                sleep(MOMENT).await;
-            }
-            text("It was logged.")
-        }
-        "test_tool_with_progress" => {
-            let token = json!(context.meta.get_progress_token());
-            for progress in [0, 50, 100] {
-                if !token.is_null() {
-                    let step = json!({ "progressToken": token, "progress": progress, "total": 100 });
-                    context.peer.notify_progress(from(step)).await.ok();
-                }
-                sleep(MOMENT).await;
-            }
-            text("It is done.")
-        }
-        "test_sampling" => {
-            let question = json!({
-                "messages": [{ "role": "user", "content": { "type": "text", "text": arguments["prompt"] } }],
-                "maxTokens": 100,
-            });
-            let answer = context.peer.create_message(from(question)).await;
-            let answer = json!(answer.map_err(failed)?);
-            text(format!("LLM response: {}", answer["content"]["text"]))
-        }
-        "test_elicitation" => elicited("User response", context, &arguments["message"], json!({
-            "username": { "type": "string", "description": "User's response" },
-            "email": { "type": "string", "description": "User's email address" },
-        })).await?,
-        "test_elicitation_sep1034_defaults" => elicited("Elicitation completed", context, &json!("Defaults"), json!({
-            "name": { "type": "string", "default": "John Doe" },
-            "age": { "type": "integer", "default": 30 },
-            "score": { "type": "number", "default": 95.5 },
-            "status": { "type": "string", "enum": ["active", "inactive", "pending"], "default": "active" },
-            "verified": { "type": "boolean", "default": true },
-        })).await?,
-        "test_elicitation_sep1330_enums" => elicited("Elicitation completed", context, &json!("Enums"), json!({
-            "untitledSingle": { "type": "string", "enum": ["option1", "option2", "option3"] },
-            "titledSingle": { "type": "string", "oneOf": [
-                { "const": "value1", "title": "First Option" },
-                { "const": "value2", "title": "Second Option" },
-            ]},
-            "legacyEnum": {
-                "type": "string", "enum": ["opt1", "opt2", "opt3"],
-                "enumNames": ["Option One", "Option Two", "Option Three"],
-            },
-            "untitledMulti": {
-                "type": "array", "items": { "type": "string", "enum": ["option1", "option2", "option3"] },
-            },
-            "titledMulti": { "type": "array", "items": { "anyOf": [
-                { "const": "value1", "title": "First Choice" },
-                { "const": "value2", "title": "Second Choice" },
-            ]}},
-        })).await?,
-        "json_schema_2020_12_tool" | "test_custom_header" | "test_input_required_result_capabilities" => {
-            text(arguments.to_string())
-        }
-        _ => return Err(ErrorData::invalid_params("no such tool", None)),
-    })
-}
-
-/// Asks the client's user for these fields, and says what was answered.
-async fn elicited(
-    said: &str,
-    context: &RequestContext<RoleServer>,
-    message: &Value,
-    properties: Value,
-) -> Result<Value, ErrorData> {
-    let question = json!({
-        "mode": "form", "message": message,
-        "requestedSchema": { "type": "object", "properties": properties },
-    });
-    let answer = context.peer.create_elicitation(from(question)).await;
-    let answer = json!(answer.map_err(failed)?);
-    let (action, content) = (&answer["action"], &answer["content"]);
-    Ok(text(format!("{said}: action={action}, content={content}")))
-}
-
-fn failed(error: impl std::fmt::Display) -> ErrorData {
-    ErrorData::internal_error(error.to_string(), None)
 }
 
 fn block(text: &str) -> Value {
@@ -348,5 +293,5 @@ fn prompt(blocks: &[Value]) -> GetPromptResponse {
         .iter()
         .map(|content| json!({ "role": "user", "content": content }))
         .collect();
-    from::<GetPromptResult>(json!({ "messages": messages })).into()
+    complete::<GetPromptResult>(json!({ "messages": messages })).into()
 }
