@@ -157,9 +157,8 @@ mod tests {
         policy::OnDoubt,
     };
 
-    /// A key that such a caller adds makes its call another one, and the tool runs twice.
-    #[test]
-    fn a_caller_who_sent_no_key_is_not_told_of_a_key_that_it_has() {
+    /// Every refusal of this module, with each reason that it knows.
+    fn all() -> Vec<Refusal> {
         let error = |kind| StoreError::new(kind, "away");
         let kinds = [
             StoreErrorKind::Unavailable,
@@ -195,12 +194,47 @@ mod tests {
                 on_doubt,
             ));
         }
-        for refusal in refusals {
+        refusals
+    }
+
+    /// A key that such a caller adds makes its call another one, and the tool runs twice.
+    #[test]
+    fn a_caller_who_sent_no_key_is_not_told_of_a_key_that_it_has() {
+        for refusal in all() {
             let keyless = refusal.message_for(KeyKind::Derived);
             for words in ["same key", "new key", "this key", "this idempotency key"] {
                 assert!(!keyless.contains(words), "{keyless}");
             }
             assert_eq!(refusal.message_for(KeyKind::Explicit), refusal.message());
+        }
+    }
+
+    #[test]
+    fn the_page_about_the_wire_says_how_long_each_refusal_asks_to_wait() {
+        let page = include_str!("../../docs/wire.md");
+        for refusal in all() {
+            let (kind, outcome) = (refusal.kind().as_str(), refusal.outcome().as_str());
+            let cell = page.lines().find_map(|line| {
+                let cells: Vec<_> = line.split('|').map(str::trim).collect();
+                let [_, is_kind, _, is_outcome, is_action, wait, ..] = *cells else {
+                    return None;
+                };
+                let action = refusal.action().as_str();
+                let names = [(is_kind, kind), (is_outcome, outcome), (is_action, action)];
+                let is_row = names
+                    .iter()
+                    .all(|(cell, name)| *cell == format!("`{name}`"));
+                is_row.then_some(wait)
+            });
+            let cell = cell.unwrap_or_else(|| panic!("no row for {refusal:?}"));
+            match refusal.retry_after() {
+                Some(wait) => assert!(
+                    cell.starts_with(&wait.as_millis().to_string()),
+                    "{cell}: {refusal:?}"
+                ),
+                // Some rows are of several refusals, and say which of them ask for it.
+                None => assert!(cell == "–" || cell.contains(", "), "{cell}: {refusal:?}"),
+            }
         }
     }
 }

@@ -242,14 +242,33 @@ impl<S: Store> Calls<S> {
 const CANCELLED: &str = "notifications/cancelled";
 const PROGRESS: &str = "notifications/progress";
 
-/// Too many calls are not answered yet.
+/// Too many calls are not answered yet. Of an earlier call with the same key this says nothing.
 fn busy() -> Refusal {
     Refusal::new(
         ErrorKind::TooManyWaiting,
-        CommitOutcome::NotCommitted,
+        CommitOutcome::Unknown,
         Action::Wait,
         "Too many calls are not answered yet, so this one was not executed. Wait, then send it again, \
          exactly as it is.",
     )
     .with_retry_after(Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_refusal_of_a_busy_proxy_is_on_the_page_about_the_wire() {
+        let busy = busy();
+        let row = format!(
+            "| `{}` | -32602 | `{}` | `{}` | {} |",
+            busy.kind().as_str(),
+            busy.outcome().as_str(),
+            busy.action().as_str(),
+            busy.retry_after().unwrap_or_default().as_millis()
+        );
+        let page = include_str!("../../../docs/wire.md");
+        assert!(page.contains(&row), "{row}");
+    }
 }
