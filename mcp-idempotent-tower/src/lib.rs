@@ -25,7 +25,8 @@
 //! | `client` | the module `client`: keys on calls, refusals read back, a retry that runs a tool once |
 //! | `client-reqwest` | `client`, which also reads the failures of rmcp's HTTP transport over reqwest |
 //! | `relay` | the module `relay`: a proxy in front of an unmodified server |
-//! | `cli` | the program `mcp-idempotent`: that proxy on the command line |
+//! | `cli` | the program `mcp-idempotent`: that proxy on the command line, with TLS |
+//! | `cli-without-tls` | the same program without TLS |
 //! | `testing` | the conformance suite that every [`Store`] passes |
 
 mod attribute;

@@ -1,7 +1,10 @@
-//! The Postgres store over TLS, with a server whose certificate is checked.
+//! The Postgres store over TLS, with a server whose certificate is checked, and the program over TLS.
 
 #[path = "../src/kit/cluster.rs"]
 mod cluster;
+mod program;
+#[path = "../src/kit/redis.rs"]
+mod redis;
 #[path = "../src/kit/server.rs"]
 mod server;
 
@@ -41,13 +44,7 @@ async fn site() -> Site {
     let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     let certificate = params.signed_by(&key, &authority).unwrap();
     let cluster = Cluster::start();
-    cluster.write("server.crt", &certificate.pem());
-    cluster.write("server.key", &key.serialize_pem());
-    let plain = PgPool::connect_with(cluster.options().ssl_mode(PgSslMode::Disable));
-    let plain = plain.await.unwrap();
-    for sql in ["ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()"] {
-        sqlx::raw_sql(sql).execute(&plain).await.unwrap();
-    }
+    let plain = tls_on(&cluster, &certificate.pem(), &key.serialize_pem()).await;
     let store = PostgresStore::new(plain.clone());
     store.migrate().await.unwrap();
     sqlx::raw_sql("CREATE TABLE effects (what text NOT NULL)")
@@ -58,6 +55,18 @@ async fn site() -> Site {
         cluster,
         authority: authority.pem(),
     }
+}
+
+/// Gives a server a certificate. Returns a pool whose connections have no TLS.
+async fn tls_on(cluster: &Cluster, certificate: &str, key: &str) -> PgPool {
+    cluster.write("server.crt", certificate);
+    cluster.write("server.key", key);
+    let plain = PgPool::connect_with(cluster.options().ssl_mode(PgSslMode::Disable));
+    let plain = plain.await.unwrap();
+    for sql in ["ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()"] {
+        sqlx::raw_sql(sql).execute(&plain).await.unwrap();
+    }
+    plain
 }
 
 /// A store that checks certificate and name, and trusts `authority`.

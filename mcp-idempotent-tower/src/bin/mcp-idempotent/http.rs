@@ -2,24 +2,23 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use http::{Request, uri::Authority};
+use http::Request;
 use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::{
-    client::legacy::Client,
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use mcp_idempotent_tower::{
     Idempotency, Store,
-    relay::{
-        Relay,
-        http::{HttpRelay, WireBody},
-    },
+    relay::{Relay, http::HttpRelay},
 };
 use tokio::net::TcpListener;
 use tower::{ServiceExt as _, service_fn};
 
-use crate::hosts::{self, Hosts};
+use crate::{
+    hosts::{self, Hosts},
+    upstream::Upstream,
+};
 
 /// How long protected calls may go on after the proxy was told to end.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -28,16 +27,16 @@ const DRAIN: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 ///
-/// The address is taken, or is not one of this machine.
+/// The address is taken, or is not one of this machine. Or the server is reached over TLS, and this machine trusts
+/// no certificates.
 pub(crate) async fn serve<S: Store>(
     relay: Relay<S>,
     idempotency: &Idempotency<S>,
     listen: SocketAddr,
     hosts: Hosts,
-    upstream: Authority,
+    upstream: &Upstream,
 ) -> io::Result<()> {
-    let client = Client::builder(TokioExecutor::new()).build_http::<WireBody>();
-    let relay = HttpRelay::new(relay, upstream, client);
+    let relay = HttpRelay::new(relay, upstream.authority().clone(), upstream.client()?);
     let service = TowerToHyperService::new(service_fn(move |request: Request<Incoming>| {
         let is_allowed = hosts.allow(&request);
         let relay = relay.clone();

@@ -11,6 +11,7 @@ mod options;
 mod proxy;
 mod stdio;
 mod store;
+mod upstream;
 
 use std::{error::Error, process::exit};
 

@@ -3,13 +3,13 @@
 use std::{collections::HashMap, ffi::OsString, net::SocketAddr, time::Duration};
 
 use clap::{ArgAction, Parser, ValueEnum};
-use http::{HeaderName, Uri, uri::Authority};
+use http::HeaderName;
 use mcp_idempotent_tower::{
     KeyRequirement, OnDoubt, Policy, Wait,
     relay::{Derive, RelaySettings, ServerError, ToolRule},
 };
 
-use crate::{operator::Operator, store::StoreName};
+use crate::{operator::Operator, store::StoreName, upstream::Upstream};
 
 const ABOUT: &str = "Stands in front of an MCP server, and makes repeated tool calls run once.
 
@@ -84,9 +84,9 @@ pub(crate) struct Options {
     )]
     pub(crate) listen: Option<SocketAddr>,
 
-    /// With --listen: the server, as http://HOST:PORT. Paths stay what they are
-    #[arg(long, value_name = "URL", requires = "listen", value_parser = upstream)]
-    pub(crate) upstream: Option<Authority>,
+    /// With --listen: the server, as http://HOST:PORT or https://HOST. Paths stay what they are
+    #[arg(long, value_name = "URL", requires = "listen")]
+    pub(crate) upstream: Option<Upstream>,
 
     /// With --listen: a name by which clients reach the proxy; once for each name. At a loopback address
     /// the proxy refuses requests for other hosts than localhost, 127.0.0.1 and ::1
@@ -171,15 +171,6 @@ enum OnUnknown {
 enum OnErrorName {
     Release,
     Unknown,
-}
-
-fn upstream(text: &str) -> Result<Authority, String> {
-    let url: Option<Uri> = text.parse().ok();
-    url.filter(|url| url.scheme_str() == Some("http") && matches!(url.path(), "" | "/"))
-        .and_then(|url| url.authority().cloned())
-        .ok_or_else(|| {
-            "type http://HOST:PORT, without a path: a client's path stays what it is".to_owned()
-        })
 }
 
 const RULES: &str = "type NAME=RULE, where RULE is one or more of pass, derive, explicit, required, \

@@ -37,7 +37,7 @@ pub(crate) async fn run(options: Options) -> Result<i32, Box<dyn Error>> {
 async fn relay<S: Store>(options: &Options, store: S) -> Result<i32, Box<dyn Error>> {
     let named = options.upstream.as_ref().map_or_else(
         || name_of(&options.command),
-        |upstream| upstream.as_str().to_owned(),
+        |upstream| upstream.authority().as_str().to_owned(),
     );
     let application = options.application.clone().unwrap_or(named);
     let builder = Idempotency::builder(application, store)
@@ -56,7 +56,7 @@ async fn relay<S: Store>(options: &Options, store: S) -> Result<i32, Box<dyn Err
     let idempotency = builder.build()?;
     let relay = Relay::new(idempotency.clone(), options.relay())?;
     let _sweeper = idempotency.sweep_in_background(SweepSettings::default());
-    if let (Some(listen), Some(upstream)) = (options.listen, options.upstream.clone()) {
+    if let (Some(listen), Some(upstream)) = (options.listen, &options.upstream) {
         let hosts = Hosts::at(listen, &options.allowed_host);
         http::serve(relay, &idempotency, listen, hosts, upstream).await?;
         return Ok(0);

@@ -33,7 +33,9 @@ impl FromStr for StoreName {
             (_, Some("sqlite")) => Ok(Self::Sqlite(text.to_owned())),
             (_, Some("postgres" | "postgresql")) => Ok(Self::Postgres(text.to_owned())),
             ("redis", _) => Ok(Self::Redis(None)),
-            (_, Some("redis")) => Ok(Self::Redis(Some(text.to_owned()))),
+            (_, Some("redis" | "rediss" | "valkey" | "valkeys")) => {
+                Ok(Self::Redis(Some(text.to_owned())))
+            }
             _ => Err(
                 "type `memory`, `sqlite://FILE`, `postgres://USER@HOST/DATABASE` or `redis://HOST`"
                     .to_owned(),

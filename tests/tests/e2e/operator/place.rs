@@ -122,7 +122,7 @@ impl Place {
         let program = Path::new(NEIGHBOUR).with_file_name(name);
         assert!(
             program.exists(),
-            "{} is missing: run the tests of the whole workspace, or `cargo build -p mcp-idempotent-tower --features cli`",
+            "{} is missing: run the tests of the whole workspace, or `cargo build -p mcp-idempotent-tower --features cli-without-tls`",
             program.display()
         );
         let did = Command::new(program)

@@ -23,13 +23,16 @@ const BOUND: Duration = Duration::from_secs(60);
 /// The server of the tests.
 pub(super) const PLAIN: &str = env!("CARGO_BIN_EXE_plain-server");
 
-/// `mcp-idempotent`, which is built beside it.
+/// `mcp-idempotent`: the one that is named, or else the one that is built beside the server.
 pub(super) fn proxy() -> PathBuf {
+    if let Some(program) = env::var_os("MCP_IDEMPOTENT_TEST_PROGRAM").filter(|it| !it.is_empty()) {
+        return program.into();
+    }
     let program =
         Path::new(PLAIN).with_file_name(format!("mcp-idempotent{}", env::consts::EXE_SUFFIX));
     assert!(
         program.exists(),
-        "{} is missing: run the tests of the whole workspace, or `cargo build -p mcp-idempotent-tower --features cli`",
+        "{} is missing: run the tests of the whole workspace, or `cargo build -p mcp-idempotent-tower --features cli-without-tls`",
         program.display()
     );
     program

@@ -86,7 +86,8 @@ async fn a_proxy_over_http_asks_whose_calls_it_is_given() {
     let address = ["--listen", "127.0.0.1:0", "--upstream"];
     for (url, expected) in [
         ("http://127.0.0.1:1", "--scope-header NAME"),
-        ("https://127.0.0.1:1", "type http://HOST:PORT"),
+        ("https://127.0.0.1:1", "--scope-header NAME"),
+        ("ftp://127.0.0.1:1", "type http://HOST:PORT"),
         ("http://127.0.0.1:1/mcp", "without a path"),
     ] {
         let mut program = Program::start(proxy(), [&address[..], &[url]].concat());
