@@ -22,9 +22,8 @@ use tokio::time::Instant;
 
 use super::{
     Engine, Inner, Request,
-    detach::DetachOnDrop,
-    failure::{Failed, Rules},
-    plan,
+    handler::DetachOnDrop,
+    plan::{self, Failed, Rules},
     rotation::{
         GuardRules,
         guard::{Found, Guard, Under},

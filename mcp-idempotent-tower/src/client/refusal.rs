@@ -25,10 +25,7 @@ const SAID: &[(ErrorKind, &[(CommitOutcome, Action)])] = {
             &[(Unknown, Wait), (NotCommitted, UseNewKey)],
         ),
         (ErrorKind::KeyExpired, &[(Unknown, UseNewKey)]),
-        (
-            ErrorKind::TooManyWaiting,
-            &[(Unknown, Wait), (NotCommitted, Wait)],
-        ),
+        (ErrorKind::TooManyWaiting, &[(Unknown, Wait)]),
         (ErrorKind::TooManyNewCalls, &[(NotCommitted, Wait)]),
         (ErrorKind::Unauthorized, &[(Unknown, AskOperator)]),
         (
