@@ -117,7 +117,7 @@ async fn a_call_that_is_only_reported_runs_and_knows_since_when() {
     let server = minding(RotatedKeys::Report);
     assert_eq!(server.call("a", succeed("one")).await, own("one"));
     let request = server.request(server.identity(Some("b"), "{}"));
-    let Begun::Attempt(attempt) = server.engine.begin(request).await else {
+    let Begun::Attempt(attempt) = server.engine.begin_lease(request).await else {
         panic!("it runs");
     };
     let rotated = attempt.rotated_key().expect("an equal call was made");
@@ -125,7 +125,7 @@ async fn a_call_that_is_only_reported_runs_and_knows_since_when() {
     attempt.finish(&succeed("two").await).await;
     assert_eq!(server.call("b", succeed("three")).await, replayed("two"));
     let request = server.request(server.identity(Some("c"), r#"{"n":1}"#));
-    let Begun::Attempt(attempt) = server.engine.begin(request).await else {
+    let Begun::Attempt(attempt) = server.engine.begin_lease(request).await else {
         panic!("it runs");
     };
     assert_eq!(attempt.rotated_key(), None);
