@@ -136,7 +136,7 @@ pub struct Lease {
     pub id: RecordId,
     /// The fencing token.
     pub token: i64,
-    /// The token of the first attempt at this call; see the [contract](self#contract), 8.
+    /// The token of the first attempt at this call; see the [contract](super#contract), 8.
     pub origin: i64,
     /// Which attempt since the origin this is; the first is 1.
     pub attempts: u32,
