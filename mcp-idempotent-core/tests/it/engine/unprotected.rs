@@ -89,7 +89,7 @@ async fn beside_a_call_that_runs_in_this_process_nothing_runs_without_protection
     let Begun::Attempt(_running) = server.engine.begin_lease(same()).await else {
         panic!("it is the first");
     };
-    store.claim.set(Fault::Fails);
+    store.look_up.set(Fault::Fails);
     tokio::time::advance(Engine::<Faulty>::SECRET_CHECKED_EVERY * 3).await;
     let duplicate = server.engine.begin_lease(same()).await;
     assert!(matches!(duplicate, Begun::Answer(_)), "{duplicate:?}");

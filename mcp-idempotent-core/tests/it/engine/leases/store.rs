@@ -77,6 +77,7 @@ pub(in crate::engine) struct Faulty(Arc<Inner>);
 #[derive(Default)]
 pub(in crate::engine) struct Inner {
     memory: MemoryStore,
+    pub(in crate::engine) look_up: Switch,
     pub(in crate::engine) claim: Switch,
     pub(in crate::engine) take_over: Switch,
     pub(in crate::engine) renew: Switch,
@@ -118,6 +119,7 @@ impl Store for Faulty {
     }
 
     async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
+        self.look_up.before().await?;
         self.memory.look_up(claim).await
     }
 
