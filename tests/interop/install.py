@@ -4,11 +4,15 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from client import HERE
 
 UV = "uv==0.13.9"
+
+# Several clients are installed at once, and uv, which they share, only by the first.
+_installs_uv = threading.Lock()
 
 
 class NotInstalled(Exception):
@@ -20,6 +24,8 @@ def run(*command, cwd=None):
         done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
     except FileNotFoundError as error:
         raise NotInstalled(f"{command[0]} is not installed") from error
+    except OSError as error:
+        raise NotInstalled(f"{command[0]} does not run: {error}") from error
     if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines()[-5:]
         raise NotInstalled("\n".join([f"{' '.join(map(str, command))}", *said]))
@@ -50,9 +56,10 @@ def install(library, home):
 
 def _install_python(lock, home, target):
     uv = home / "uv/bin/uv"
-    if not uv.exists():
-        run(sys.executable, "-m", "venv", home / "uv")
-        run(home / "uv/bin/pip", "install", "--quiet", UV)
+    with _installs_uv:
+        if not uv.exists():
+            run(sys.executable, "-m", "venv", home / "uv")
+            run(home / "uv/bin/pip", "install", "--quiet", UV)
     run(uv, "venv", "--quiet", "--python", sys.executable, target / "venv")
     python = target / "venv/bin/python"
     run(uv, "pip", "install", "--quiet", "--python", python, "--require-hashes", "-r", lock)
