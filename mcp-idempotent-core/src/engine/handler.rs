@@ -94,11 +94,11 @@ pub async fn bounded<T>(
 
 /// Tells a handler that has a transaction to stop. Clones tell the same handler.
 #[derive(Debug, Clone, Default)]
-pub struct Stop(Arc<Told>);
+pub struct Stop(Arc<StopSignal>);
 
 /// What a [`Stop`] shares.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct StopSignal {
     told: AtomicBool,
     now: Notify,
 }
@@ -115,7 +115,7 @@ impl Stop {
     }
 }
 
-impl Told {
+impl StopSignal {
     fn tell(&self) {
         self.told.store(true, Ordering::Release);
         self.now.notify_waiters();
@@ -177,7 +177,7 @@ impl TimeLimit {
     pub(super) async fn over_since(
         self,
         begun: Instant,
-        stop: &Told,
+        stop: &StopSignal,
         session_over: Option<impl Future<Output = ()>>,
     ) -> Interrupted {
         let until = |limit: Option<Duration>| async move {

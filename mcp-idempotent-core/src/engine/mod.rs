@@ -6,12 +6,12 @@
 //! | Where is … | |
 //! | --- | --- |
 //! | what the engine is given | `builder` (the engine), `request` (a call) |
-//! | the beginning of a call, in both modes | `claim` |
+//! | the beginning of a call, in both modes | `claim`; `take_over` for leases and guards |
 //! | joining a call that runs in this process | `flight`; `lead` is the call that the others wait for |
 //! | transaction mode | `transaction`, on one page |
 //! | lease mode, and what happens when a lease lapses | `lease` |
 //! | the handler | `handler` runs it, and lets it outlive its caller |
-//! | the handler's transaction | `lent`; `late` if it begins after an outside call |
+//! | the handler's transaction | `lent`; `late_transaction` if it begins after an outside call |
 //! | what is recorded, and what follows if the store fails | `plan` |
 //! | a limit on new calls | `quota` |
 //! | equal calls under another key | `rotated_keys` |
@@ -24,7 +24,7 @@ mod builder;
 mod claim;
 mod flight;
 mod handler;
-mod late;
+mod late_transaction;
 mod lead;
 mod lease;
 mod lent;
@@ -38,6 +38,7 @@ mod secret;
 mod status;
 mod sweep;
 mod swept;
+mod take_over;
 mod transaction;
 
 use std::sync::Arc;
@@ -55,9 +56,10 @@ pub use self::{
     builder::EngineBuilder,
     flight::Round,
     handler::{DetachOnDrop, Interrupted, Stop, TimeLimit, bounded},
-    late::{BeginError, Ending, LateTransaction, Left},
+    late_transaction::{BeginError, Ending, LateTransaction, Left},
     lease::{Begun, InDoubtCall, LeaseAttempt, LeaseHandle, NotCurrent, Verdict, Verify},
     lent::{Borrowed, Closed, Lent, NotLent, is_inside_transaction, outside_any_transaction},
+    plan::commits,
     request::{Authorize, Request},
     secret::{SecretError, SecretErrorKind},
     sweep::{SweepSettings, Sweeper},

@@ -56,6 +56,13 @@ pub(super) fn transaction(kind: ResultKind, on_error: OnError, key: KeyKind) -> 
     }
 }
 
+/// Whether a transaction-mode result of this kind commits what its handler wrote. The key has no part in
+/// that.
+#[must_use]
+pub fn commits(policy: &Policy, kind: ResultKind) -> bool {
+    transaction(kind, policy.on_error, KeyKind::Explicit) == TransactionPlan::Commit
+}
+
 /// `classified` is what the author's classifier says about an error result.
 pub(super) fn lease(
     kind: ResultKind,

@@ -15,10 +15,9 @@
 //! commit, so the id is free. In lease mode a guard in doubt stays in doubt for the window, and equal
 //! calls under other keys are told that the outcome is unknown.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::ready, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::Instant;
 
 use super::{
     Engine, Inner, Request,
@@ -28,6 +27,7 @@ use super::{
         GuardRules,
         guard::{Found, Guard, Under},
     },
+    take_over::Taken,
 };
 use crate::{
     answer::RotatedKey,
@@ -39,9 +39,6 @@ use crate::{
     store::{CallInfo, Claim, Claimed, LeaseEnd, Store},
     telemetry::{Mode, ObservedCall},
 };
-
-/// How often to try to take over a guard while other attempts of the same key do the same.
-const TAKE_OVERS: u32 = 8;
 
 /// Where a call stands before its own id is claimed: it may be, or what was found decides.
 pub(super) type Before = Claimed<Option<Under>>;
@@ -62,7 +59,10 @@ impl<S: Store> Engine<S> {
     ) -> Result<Result<Before, Refusal>, Failed> {
         let Some(equal) = request.identity.equal.as_deref() else {
             let modes = (rules.mode, rules.on_doubt);
-            return self.guarded(guard, request, modes, claim).await.map(Ok);
+            return self
+                .previous_guard(guard, request, modes, claim)
+                .await
+                .map(Ok);
         };
         if let Some(guard) = guard {
             return Ok(Ok(Claimed::New(Some(guard.under.clone()))));
@@ -186,8 +186,7 @@ impl<S: Store> Engine<S> {
             },
             ..claim.clone()
         };
-        DetachOnDrop::new(async move { inner.claim_or_take_over(&shared, rules, found).await })
-            .await
+        DetachOnDrop::new(async move { inner.claim_equal(&shared, rules, found).await }).await
     }
 
     /// Gives this key a record with the other key's result, so that a retry is answered from it.
@@ -228,36 +227,23 @@ impl<S: Store> Engine<S> {
 impl<S: Store> Inner<S> {
     /// A guard in doubt is taken over by another attempt of the same key: the call's own id decides
     /// whether that may run.
-    async fn claim_or_take_over(
+    async fn claim_equal(
         &self,
         shared: &Claim,
         rules: GuardRules,
         found: Found,
     ) -> Result<Claimed<Guard>, Failed> {
-        for _ in 0..TAKE_OVERS {
-            let asked = Instant::now();
-            let record = match self.store.claim(shared).await? {
-                Claimed::New(lease) => {
-                    let guard = self.hold_guard(lease, shared, rules, asked, found);
-                    return Ok(Claimed::New(guard.await?));
-                }
-                Claimed::InProgress => return Ok(Claimed::InProgress),
-                Claimed::Conflict => return Ok(Claimed::Conflict),
-                Claimed::Found(record) => record,
-            };
-            let RecordState::InDoubt { token, .. } = record.state else {
-                return Ok(Claimed::Found(record));
-            };
-            if record.fingerprint != shared.fingerprint {
-                return Ok(Claimed::Found(record));
+        let claimed = self.claim_or_take_over(shared, |_, _| ready(Ok(Claimed::New(()))));
+        // A doubt about the shared id is none about the call's own.
+        let claimed = claimed.await.map_err(|Failed { error, .. }| error)?;
+        Ok(match claimed {
+            Claimed::New(Taken { lease, asked, .. }) => {
+                Claimed::New(self.hold_guard(lease, shared, rules, asked, found).await?)
             }
-            let asked = Instant::now();
-            if let Some(lease) = self.store.take_over(shared, token).await? {
-                let guard = self.hold_guard(lease, shared, rules, asked, found);
-                return Ok(Claimed::New(guard.await?));
-            }
-        }
-        Ok(Claimed::InProgress)
+            Claimed::InProgress => Claimed::InProgress,
+            Claimed::Conflict => Claimed::Conflict,
+            Claimed::Found(record) => Claimed::Found(record),
+        })
     }
 }
 

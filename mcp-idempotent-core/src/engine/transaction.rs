@@ -111,9 +111,7 @@ impl<S: TransactionStore> TransactionAttempt<S> {
     /// Whether a result of this kind commits the handler's writes, under the policy of the call.
     #[must_use]
     pub fn commits(&self, kind: ResultKind) -> bool {
-        let lead = &*self.lead;
-        let plan = plan::transaction(kind, lead.policy.on_error, lead.identity.kind);
-        plan == TransactionPlan::Commit
+        plan::commits(&self.lead.policy, kind)
     }
 
     /// Runs the handler in this task, for at most as long as its policy and the store let it hold

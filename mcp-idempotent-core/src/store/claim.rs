@@ -113,6 +113,18 @@ pub enum Claimed<C> {
     Found(Record),
 }
 
+impl<C> Claimed<C> {
+    /// Turns what a new claim holds into something else.
+    pub(crate) fn map<D>(self, new: impl FnOnce(C) -> D) -> Claimed<D> {
+        match self {
+            Self::New(held) => Claimed::New(new(held)),
+            Self::InProgress => Claimed::InProgress,
+            Self::Conflict => Claimed::Conflict,
+            Self::Found(record) => Claimed::Found(record),
+        }
+    }
+}
+
 /// What a store knows about a key.
 #[derive(Debug)]
 #[expect(

@@ -17,9 +17,7 @@ use super::parts::handled;
 use crate::{
     Idempotency,
     call::{
-        Classify, Incoming as _, ToolCall, ToolResult, attempt, contract,
-        doubt::VerifyFn,
-        identity,
+        Classify, Incoming as _, ToolCall, ToolResult, attempt, contract, identity,
         key::{KeyMaker, Places},
         provenance::{self, Inside},
         reader::Reader,
@@ -27,8 +25,9 @@ use crate::{
         result::{self, answered},
         rules::Rules,
         run, schema,
-        tool_call::Claimed,
+        tool_call::UnderRecord,
         tx,
+        verify::VerifyFn,
     },
     wire,
 };
@@ -42,7 +41,7 @@ pub use super::{
     options::{Mode, ToolOptions},
     parts::{Call, NotCalled, Outcome, Parts},
 };
-pub use crate::call::doubt::{InDoubt, IntoVerdict, Verifying};
+pub use crate::call::verify::{InDoubt, IntoVerdict, Verifying};
 
 /// A server that can be cloned into a task that outlives its caller.
 #[diagnostic::on_unimplemented(
@@ -257,7 +256,7 @@ fn rules<'s, S: Store>(
         must_write: false,
         is_listed: true,
     };
-    let claimed = call.context.extensions.remove::<Claimed>();
+    let claimed = call.context.extensions.remove::<UnderRecord>();
     let is_claimed = claimed.is_some_and(|claimed| {
         claimed.tool == call.name() && identity::is_of(&rules, &call, claimed.record)
     });

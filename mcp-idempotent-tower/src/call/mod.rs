@@ -8,9 +8,9 @@
 //! | the whole run | [`run`], one function for each mode, and its [`rules`]; `unprotected` has the attempts of calls that nothing protects |
 //! | what the handler is given | [`attempt`] (lease mode), [`tx`] (a transaction), [`after_commit`] |
 //! | how the handler is started and told to stop, and what it leaves | [`handler`]; [`attempt`] tells it in lease mode |
-//! | a call in doubt | [`doubt`], `verify` |
+//! | a call in doubt | [`verify`] |
 //! | what the caller is told | [`result`], in the form for its [`reader`]; [`refusal`] |
-//! | who said it: the handler, or another server | [`observed`], [`seal`], [`provenance`], [`not_executed`] |
+//! | who said it: the handler, or another server | [`entries`], [`seal`], [`provenance`], [`not_executed`] |
 //! | what `tools/list` says | [`definition`], [`contract`], [`schema`] |
 
 pub(crate) mod definition;
@@ -28,8 +28,8 @@ use rmcp::{
 pub(crate) use self::{
     definition::{contract, schema},
     identity::{incoming, incoming::Incoming, key},
-    result::{not_executed, observed, on_replay, provenance, reader, seal},
-    run::{after_commit, attempt, doubt, handler, rules, tx},
+    result::{entries, not_executed, on_replay, provenance, reader, seal},
+    run::{after_commit, attempt, handler, rules, tx, verify},
 };
 pub use self::{identity::scope, result::refusal, tool_call::ToolCall};
 

@@ -19,8 +19,8 @@ use super::{
     after_commit::AfterCommit,
     attempt::Attempt,
     definition::{self, Definitions},
+    entries::{Entries, Evidence},
     incoming::{Incoming, round},
-    observed::{Observation, Observed},
     scope::{AuthorizeHook, Denied, NoScope, ScopeSource},
     tx::InLeaseMode,
 };
@@ -28,7 +28,7 @@ use super::{
 /// In a request's extensions: a layer executes the call under this record. The attribute of a tool that its
 /// server does not list finds it, because the layer could not know that the tool is annotated.
 #[derive(Clone, Debug)]
-pub(crate) struct Claimed {
+pub(crate) struct UnderRecord {
     pub(crate) record: RecordId,
     pub(crate) tool: Cow<'static, str>,
 }
@@ -47,8 +47,8 @@ pub struct ToolCall {
     /// A layer above deduplicates it.
     is_protected: bool,
     /// The record that it has claimed.
-    claimed: Option<RecordId>,
-    observed: Option<Observed>,
+    under: Option<RecordId>,
+    entries: Option<Entries>,
 }
 
 impl ToolCall {
@@ -60,8 +60,8 @@ impl ToolCall {
             context,
             definitions: None,
             is_protected: false,
-            claimed: None,
-            observed: None,
+            under: None,
+            entries: None,
         }
     }
 
@@ -72,7 +72,7 @@ impl ToolCall {
     ) -> Self {
         Self {
             definitions: Some(definitions),
-            observed: Some(Observed::default()),
+            entries: Some(Entries::default()),
             ..Self::new(params, context)
         }
     }
@@ -114,24 +114,24 @@ impl ToolCall {
     /// The call as a layer executes it.
     pub(crate) fn executed(mut self) -> Self {
         self.is_protected = true;
-        if let Some(record) = self.claimed {
+        if let Some(record) = self.under {
             let tool = self.params.name.clone();
-            self.context.extensions.insert(Claimed { record, tool });
+            self.context.extensions.insert(UnderRecord { record, tool });
         }
-        self.observed = Some(Observed::run(self.observed));
+        self.entries = Some(Entries::new_run(self.entries));
         self
     }
 
     /// Counts how often its handler is entered.
-    pub(crate) const fn observed(&self) -> Option<&Observed> {
-        self.observed.as_ref()
+    pub(crate) const fn entries(&self) -> Option<&Entries> {
+        self.entries.as_ref()
     }
 
     /// What a service that passes the call down may conclude from what was seen of it.
-    pub(crate) fn observation(&self) -> Observation {
+    pub(crate) fn evidence(&self) -> Evidence {
         let definitions = self.definitions.as_ref();
-        Observation {
-            seen: self.observed.clone(),
+        Evidence {
+            seen: self.entries.clone(),
             ends_in_handler: definitions.is_some_and(|of| of.are_of_a_handler_below()),
         }
     }
@@ -206,8 +206,8 @@ impl Incoming for ToolCall {
         round(request_state.as_deref(), responses)
     }
 
-    fn claimed(&mut self, record: RecordId) {
-        self.claimed = Some(record);
+    fn note_record(&mut self, record: RecordId) {
+        self.under = Some(record);
     }
 
     fn offer(&mut self, after: AfterCommit) {

@@ -14,11 +14,11 @@ use rmcp::model::CallToolResult;
 pub(super) use self::compiled::{Compiled, is_read_only, top_level_name};
 use crate::call::{
     Classify, ToolCall,
-    doubt::{InDoubt, VerifyFn, Verifying},
     handler::Reply,
     result::Handled,
     rules::Rules,
     run,
+    verify::{InDoubt, VerifyFn, Verifying},
 };
 
 /// What a layer does with a tool: its mode, and what differs from the policy of the

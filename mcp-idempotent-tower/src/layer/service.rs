@@ -19,7 +19,7 @@ use tower::Service;
 use super::{
     IdempotencyLayer, has_contract,
     rule::{self, Handler, Kind},
-    stack::{self, ErrorOrigin, IntoErrorData, not_ready, told},
+    stack::{self, ErrorOrigin, IntoErrorData, not_ready, read_error},
 };
 use crate::call::{
     Incoming as _, ToolCall, ToolResult,
@@ -166,10 +166,10 @@ where
     if let Err(error) = poll_fn(|cx| inner.poll_ready(cx)).await {
         return Handled::failed(ResultKind::NotExecuted, unmarked(not_ready(error).1));
     }
-    let observation = call.observation();
+    let evidence = call.evidence();
     let result = match inner.call(call).await {
         Ok(response) => Ok(response),
-        Err(error) => match told(error, || observation.proves_nothing_ran()) {
+        Err(error) => match read_error(error, || evidence.proves_nothing_ran()) {
             (ErrorOrigin::Handler, error) => Err(error),
             (origin, error) => {
                 let kind = match origin {
@@ -180,13 +180,13 @@ where
             }
         },
     };
-    let mut handled = if observation.ends_in_handler {
+    let mut handled = if evidence.ends_in_handler {
         Handled::settled(result)
     } else {
         // A service stands in for the handler, so nobody has looked at this answer yet.
         Handled::by_author(result)
     };
-    if handled.kind == ResultKind::NotExecuted && observation.has_seen_more() {
+    if handled.kind == ResultKind::NotExecuted && evidence.has_seen_more() {
         handled.kind = ResultKind::ProtocolError;
     }
     if matches!(&handled.result, Err(error) if refusal::is_of_unknown_outcome(error)) {

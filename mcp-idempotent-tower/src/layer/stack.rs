@@ -56,8 +56,8 @@ impl<H: ServerHandler> Service<ToolCall> for HandlerService<H> {
     fn call(&mut self, mut call: ToolCall) -> Self::Future {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            let observed = call.observed().cloned();
-            if observed.as_ref().is_some_and(|observed| !observed.enter()) {
+            let entries = call.entries().cloned();
+            if entries.as_ref().is_some_and(|entries| !entries.enter()) {
                 return Err(NotExecuted::mark(refusal::not_called()));
             }
             call.context.extensions.insert(Inside {
@@ -74,8 +74,8 @@ impl<H: ServerHandler> Service<ToolCall> for HandlerService<H> {
             if did_nothing {
                 // Marked again, now for the layer that runs the call.
                 NotExecuted::mark_answer(&mut result);
-                if let Some(observed) = observed {
-                    observed.did_nothing();
+                if let Some(entries) = entries {
+                    entries.did_nothing();
                 }
             }
             result
@@ -165,9 +165,9 @@ where
     if let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
         return Err(not_ready(error).1);
     }
-    let observation = call.observation();
+    let evidence = call.evidence();
     let answer = service.call(call).await;
-    answer.map_err(|error| told(error, || observation.shows_nothing()).1)
+    answer.map_err(|error| read_error(error, || evidence.shows_nothing()).1)
 }
 
 /// What an error of a stack says about the handler.
@@ -252,7 +252,7 @@ impl IntoErrorData for BoxError {
 }
 
 /// What an error of a service says, unless what was observed of the call contradicts it.
-pub(crate) fn told(
+pub(crate) fn read_error(
     error: impl IntoErrorData,
     nothing_ran: impl FnOnce() -> bool,
 ) -> (ErrorOrigin, ErrorData) {

@@ -137,7 +137,7 @@ impl Answered {
     }
 
     /// The answer for the caller whose call was forwarded.
-    pub(super) fn told(self, id: &Id, reader: &Reader) -> Bytes {
+    pub(super) fn for_caller(self, id: &Id, reader: &Reader) -> Bytes {
         match self.body {
             Body::Message {
                 message,

@@ -208,7 +208,7 @@ impl Incoming for RelayedCall {
         CancellationToken::new()
     }
 
-    fn claimed(&mut self, _: RecordId) {
+    fn note_record(&mut self, _: RecordId) {
         // The server below knows nothing of records.
     }
 

@@ -127,11 +127,11 @@ impl<S: Store> Relay<S> {
         let reply = run::under_lease(rules, Box::new(call), |call, _| forward(call)).await;
         let announce = self.idempotency.settings().announce_replays;
         match reply {
-            Reply::Ran(answered, None) => answered.told(&id, &reader),
+            Reply::Ran(answered, None) => answered.for_caller(&id, &reader),
             Reply::Ran(answered, Some(rotated)) => {
-                replay::rotated(answered.told(&id, &reader), rotated, announce)
+                replay::rotated(answered.for_caller(&id, &reader), rotated, announce)
             }
-            Reply::Unrecorded(answered) => replay::unrecorded(answered.told(&id, &reader)),
+            Reply::Unrecorded(answered) => replay::unrecorded(answered.for_caller(&id, &reader)),
             Reply::Replayed(replay) => replay::replayed(&replay, &id, &reader, announce),
             Reply::Refused(refusal) => answer::refused(&refusal, &id, &reader),
         }

@@ -1,6 +1,6 @@
 //! Begins a call in lease mode: claims it, or takes over a call in doubt.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::ready, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -22,13 +22,9 @@ use crate::{
         rotation::guard::Under,
     },
     policy::OnDoubt,
-    record::RecordState,
-    store::{Claim, Claimed, Lease, Store, StoreErrorKind},
+    store::{Claim, Claimed, Lease, Store},
     telemetry::Mode,
 };
-
-/// How often to try to take over a call in doubt while other calls do the same.
-const TAKE_OVERS: u32 = 8;
 
 /// How a call in lease mode begins.
 #[expect(
@@ -134,62 +130,35 @@ impl<S: Store> Inner<S> {
         under: Option<Under>,
         claiming: Claiming,
     ) -> Result<Claimed<EndOnDrop<S>>, Failed> {
-        let mut tries = 0;
-        let mut in_doubt = None;
-        loop {
-            let asked = Instant::now();
-            let claimed = self.store.claim(&claim).await;
-            let claimed = claimed.map_err(|error| Failed::after(in_doubt.take(), error))?;
-            let record = match claimed {
-                Claimed::New(lease) => {
-                    return Ok(Claimed::New(self.hold(
-                        lease,
-                        &claim,
-                        under.clone(),
-                        claiming,
-                        asked,
-                        false,
-                    )));
-                }
-                Claimed::InProgress => return Ok(Claimed::InProgress),
-                Claimed::Conflict => return Ok(Claimed::Conflict),
-                Claimed::Found(record) => record,
-            };
-            let RecordState::InDoubt { token, .. } = record.state else {
-                return Ok(Claimed::Found(record));
-            };
-            if claiming.on_doubt == OnDoubt::Fail || record.fingerprint != claim.fingerprint {
-                return Ok(Claimed::Found(record));
+        let claimed = self
+            .claim_or_take_over(&claim, |record, _| {
+                ready(Ok(match claiming.on_doubt {
+                    OnDoubt::Fail => Claimed::Found(record),
+                    _ => Claimed::New(()),
+                }))
+            })
+            .await?;
+        Ok(claimed.map(|taken| {
+            let was_in_doubt = taken.over.is_some();
+            if was_in_doubt {
+                tracing::warn!(
+                    tool = &*claim.call.tool,
+                    key_prefix = claim.key_prefix.as_deref(),
+                    record = %claim.id,
+                    attempts = taken.lease.attempts,
+                    on_doubt = ?claiming.on_doubt,
+                    "a call in doubt was taken over"
+                );
             }
-            let asked = Instant::now();
-            tries += 1;
-            match self.store.take_over(&claim, token).await {
-                Ok(Some(lease)) => {
-                    tracing::warn!(
-                        tool = &*claim.call.tool,
-                        key_prefix = claim.key_prefix.as_deref(),
-                        record = %claim.id,
-                        attempts = lease.attempts,
-                        on_doubt = ?claiming.on_doubt,
-                        "a call in doubt was taken over"
-                    );
-                    return Ok(Claimed::New(self.hold(
-                        lease,
-                        &claim,
-                        under.clone(),
-                        claiming,
-                        asked,
-                        true,
-                    )));
-                }
-                // Another call was faster, and decides.
-                Ok(None) if tries >= TAKE_OVERS => return Ok(Claimed::InProgress),
-                Ok(None) => {}
-                Err(error) if error.kind() == StoreErrorKind::Conflict && tries < TAKE_OVERS => {}
-                Err(error) => return Err(Failed::after(Some(record), error)),
-            }
-            in_doubt = Some(record);
-        }
+            self.hold(
+                taken.lease,
+                &claim,
+                under,
+                claiming,
+                taken.asked,
+                was_in_doubt,
+            )
+        }))
     }
 
     fn hold(

@@ -10,7 +10,7 @@ use crate::{
     answer::{Answer, RotatedKey},
     engine::{
         handler::{self, Interrupted},
-        late::{Ending, Left},
+        late_transaction::{Ending, Left},
         lead::Lead,
         plan::{self, LeasePlan},
         rotation::guard::GuardEnd,

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use super::held::{Held, NotCurrent};
 use crate::{
-    engine::late::BeginError, engine::lent::Borrowed, fingerprint::DownstreamKey,
+    engine::late_transaction::BeginError, engine::lent::Borrowed, fingerprint::DownstreamKey,
     store::TransactionStore,
 };
 

@@ -14,8 +14,8 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::held::{Held, NotCurrent, lock};
-use crate::telemetry;
+use super::held::{Held, NotCurrent};
+use crate::{engine::lent::lock, telemetry};
 
 /// How many times the leases are checked within the shortest of their heartbeats.
 const LOOKS_PER_HEARTBEAT: u32 = 4;

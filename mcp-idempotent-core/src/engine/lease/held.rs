@@ -4,7 +4,7 @@ use std::{
     any::Any,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    engine::late::LateTransaction,
+    engine::{late_transaction::LateTransaction, lent::lock},
     fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
     scope::Application,
     store::{CallInfo, Claim, Lease, LeaseEnd, Store, StoreError, StoreErrorKind},
@@ -318,9 +318,4 @@ impl<S: LeaseStore + ?Sized> Held<S> {
         let mut ends = lock(&self.ends);
         *ends = (*ends).max(asked + self.terms.lease);
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No user code runs under these locks.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

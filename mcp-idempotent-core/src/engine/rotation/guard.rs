@@ -82,7 +82,7 @@ impl GuardEnd {
 
 /// A call's guard. If it is dropped, it leaves its id in the safest state it can.
 pub(in crate::engine) struct Guard {
-    guarding: Option<Box<dyn Guards>>,
+    leases: Option<Box<dyn EndGuard>>,
     pub(in crate::engine) under: Under,
     rules: GuardRules,
     found: Found,
@@ -93,10 +93,10 @@ pub(in crate::engine) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new<S: Store>(guarding: Guarding<S>, under: Under, found: Found) -> Self {
+    pub(super) fn new<S: Store>(leases: GuardLeases<S>, under: Under, found: Found) -> Self {
         Self {
-            rules: guarding.rules,
-            guarding: Some(Box::new(guarding)),
+            rules: leases.rules,
+            leases: Some(Box::new(leases)),
             under,
             found,
             in_doubt: None,
@@ -149,8 +149,8 @@ impl Guard {
     }
 
     pub(in crate::engine) async fn end(mut self, end: GuardEnd) {
-        if let Some(guarding) = self.guarding.take() {
-            guarding.end(end).await;
+        if let Some(leases) = self.leases.take() {
+            leases.end(end).await;
         }
     }
 
@@ -183,27 +183,27 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let end = self.as_found();
-        if let Some(guarding) = self.guarding.take()
+        if let Some(leases) = self.leases.take()
             && let Ok(runtime) = Handle::try_current()
         {
-            drop(runtime.spawn(guarding.end(end)));
+            drop(runtime.spawn(leases.end(end)));
         }
     }
 }
 
-/// A [`Guarding`] for any type of store.
-trait Guards: Send + Sync {
+/// A [`GuardLeases`] for any type of store.
+trait EndGuard: Send + Sync {
     fn end(self: Box<Self>, end: GuardEnd) -> BoxFuture<'static, ()>;
 }
 
 /// The leases of a guard.
-pub(super) struct Guarding<S: Store> {
+pub(super) struct GuardLeases<S: Store> {
     pub(super) held: Arc<Held<Arc<S>>>,
     pub(super) mark: Option<Arc<Held<Arc<S>>>>,
     pub(super) rules: GuardRules,
 }
 
-impl<S: Store> Guards for Guarding<S> {
+impl<S: Store> EndGuard for GuardLeases<S> {
     fn end(self: Box<Self>, end: GuardEnd) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let ended = self.end_lease(end).await;
@@ -228,7 +228,7 @@ impl<S: Store> Guards for Guarding<S> {
     }
 }
 
-impl<S: Store> Guarding<S> {
+impl<S: Store> GuardLeases<S> {
     async fn end_lease(&self, end: GuardEnd) -> Result<(), StoreError> {
         let lease = &self.held.lease;
         let store = &self.held.store;

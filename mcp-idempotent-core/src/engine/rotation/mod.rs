@@ -33,28 +33,26 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use self::guard::{Found, Guard, Guarding, Under, abandon_marked, claim_mark};
+use self::guard::{Found, Guard, GuardLeases, Under, abandon_marked, claim_mark};
 pub(super) use self::{previous::Rotation, rules::GuardRules};
 use super::{
     Engine, Inner, Request,
     handler::DetachOnDrop,
     lease::{Heart, Held, SeedOf},
     plan::Failed,
+    take_over::Taken,
 };
 use crate::{
     fingerprint::{Fingerprint, PreviousIdentity, RecordId},
     policy::OnDoubt,
-    record::RecordState,
-    store::{CallInfo, Claim, Claimed, Lease, Store, StoreError, StoreErrorKind},
+    record::{Record, RecordState},
+    store::{CallInfo, Claim, Claimed, Lease, Store, StoreError},
     telemetry::Mode,
 };
 
-/// How often to try to take over a guard in doubt while other processes do the same.
-const TAKE_OVERS: u32 = 8;
-
 impl<S: Store> Engine<S> {
     /// The guard that a call needs before it claims its record, while a secret is replaced.
-    pub(super) async fn guarded(
+    pub(super) async fn previous_guard(
         &self,
         guard: &mut Option<Guard>,
         request: &Request<'_>,
@@ -74,12 +72,8 @@ impl<S: Store> Engine<S> {
             mode == Mode::Transaction,
             self.inner.store.transaction_limit(),
         );
-        Ok(match self.inner.guard(claim, *previous, rules).await? {
-            Claimed::New(claimed) => Claimed::New(Some(guard.insert(claimed).under.clone())),
-            Claimed::InProgress => Claimed::InProgress,
-            Claimed::Conflict => Claimed::Conflict,
-            Claimed::Found(record) => Claimed::Found(record),
-        })
+        let claimed = self.inner.guard(claim, *previous, rules).await?;
+        Ok(claimed.map(|claimed| Some(guard.insert(claimed).under.clone())))
     }
 }
 
@@ -109,60 +103,52 @@ impl<S: Store> Inner<S> {
             lease: rules.terms.lease,
             ..claim.clone()
         };
-        let mut tries = 0;
-        let mut in_doubt = None;
-        loop {
-            let asked = Instant::now();
-            let claimed = self.store.claim(&guarded).await;
-            let claimed = claimed.map_err(|error| Failed::after(in_doubt.take(), error))?;
-            let record = match claimed {
-                Claimed::New(lease) => {
-                    let guard = self.hold_guard(lease, &guarded, rules, asked, Found::Free);
-                    return Ok(Claimed::New(guard.await?));
-                }
-                Claimed::InProgress => return Ok(Claimed::InProgress),
-                Claimed::Conflict => return Ok(Claimed::Conflict),
-                Claimed::Found(record) => record,
-            };
-            let RecordState::InDoubt { token, .. } = record.state else {
-                return Ok(Claimed::Found(record));
-            };
-            if record.fingerprint != guarded.fingerprint {
-                return Ok(Claimed::Found(record));
-            }
-            let failed = |error| Failed::after(Some(record.clone()), error);
-            let mark = mark_of(&guarded, token);
-            let now = self.store.look_up(&claim).await.map_err(failed)?;
-            let found = match now.map(|now| now.state) {
-                Some(RecordState::InProgress { .. }) => return Ok(Claimed::InProgress),
-                // The record decides. The guard is taken over, to be completed with it.
-                Some(RecordState::Completed { .. } | RecordState::Expired) => Found::InDoubt,
-                None if self.store.look_up(&mark).await.map_err(failed)?.is_some() => Found::Marked,
-                Some(RecordState::InDoubt { .. }) | None if rules.on_doubt == OnDoubt::Fail => {
-                    return Ok(Claimed::Found(record));
-                }
-                Some(RecordState::InDoubt { .. }) | None => Found::InDoubt,
-            };
-            let asked = Instant::now();
-            tries += 1;
-            match self.store.take_over(&guarded, token).await {
-                Ok(Some(lease)) => {
-                    let guard = self.hold_guard(lease, &guarded, rules, asked, found);
-                    let mut guard = guard.await.map_err(failed)?;
-                    self.remove_mark(&mark).await;
-                    if found == Found::InDoubt {
-                        guard.in_doubt = Some(record);
-                    }
-                    return Ok(Claimed::New(guard));
-                }
-                // Another process was faster, and decides.
-                Ok(None) if tries >= TAKE_OVERS => return Ok(Claimed::InProgress),
-                Ok(None) => {}
-                Err(error) if error.kind() == StoreErrorKind::Conflict && tries < TAKE_OVERS => {}
-                Err(error) => return Err(failed(error)),
-            }
-            in_doubt = Some(record);
+        let claimed = self
+            .claim_or_take_over(&guarded, |record, token| {
+                self.find_guard(&claim, &guarded, rules, record, token)
+            })
+            .await?;
+        let Taken { lease, asked, over } = match claimed {
+            Claimed::New(taken) => taken,
+            Claimed::InProgress => return Ok(Claimed::InProgress),
+            Claimed::Conflict => return Ok(Claimed::Conflict),
+            Claimed::Found(record) => return Ok(Claimed::Found(record)),
+        };
+        let Some((found, record, mark)) = over else {
+            let guard = self.hold_guard(lease, &guarded, rules, asked, Found::Free);
+            return Ok(Claimed::New(guard.await?));
+        };
+        let guard = self.hold_guard(lease, &guarded, rules, asked, found).await;
+        let mut guard = guard.map_err(|error| Failed::after(Some(record.clone()), error))?;
+        self.remove_mark(&mark).await;
+        if found == Found::InDoubt {
+            guard.in_doubt = Some(record);
         }
+        Ok(Claimed::New(guard))
+    }
+
+    /// Decides whether a guard in doubt is taken over. Returns what it says, its record, and its mark.
+    async fn find_guard(
+        &self,
+        claim: &Claim,
+        guarded: &Claim,
+        rules: GuardRules,
+        record: Record,
+        token: i64,
+    ) -> Result<Claimed<(Found, Record, Claim)>, StoreError> {
+        let mark = mark_of(guarded, token);
+        let own = self.store.look_up(claim).await?;
+        let found = match own.map(|own| own.state) {
+            Some(RecordState::InProgress { .. }) => return Ok(Claimed::InProgress),
+            // The record decides. The guard is taken over, to be completed with it.
+            Some(RecordState::Completed { .. } | RecordState::Expired) => Found::InDoubt,
+            None if self.store.look_up(&mark).await?.is_some() => Found::Marked,
+            Some(RecordState::InDoubt { .. }) | None if rules.on_doubt == OnDoubt::Fail => {
+                return Ok(Claimed::Found(record));
+            }
+            Some(RecordState::InDoubt { .. }) | None => Found::InDoubt,
+        };
+        Ok(Claimed::New((found, record, mark)))
     }
 
     pub(super) async fn hold_guard(
@@ -183,25 +169,25 @@ impl<S: Store> Inner<S> {
             origin,
             in_doubt: found == Found::InDoubt,
         };
-        let guarding = |mark| Guarding {
+        let leases = |mark| GuardLeases {
             held: Arc::clone(&held),
             mark,
             rules,
         };
         if !rules.has_mark() {
-            return Ok(Guard::new(guarding(None), under, found));
+            return Ok(Guard::new(leases(None), under, found));
         }
         let asked = Instant::now();
         match claim_mark(&*self.store, &mark).await {
             Ok(lease) => {
                 let mark = lease.map(|lease| self.keep_guard(lease, &mark, rules, asked));
-                Ok(Guard::new(guarding(mark), under, found))
+                Ok(Guard::new(leases(mark), under, found))
             }
             Err(error) => {
                 if found == Found::Marked {
                     drop(tokio::spawn(abandon_marked(held, mark)));
                 } else {
-                    drop(Guard::new(guarding(None), under, found));
+                    drop(Guard::new(leases(None), under, found));
                 }
                 Err(error)
             }

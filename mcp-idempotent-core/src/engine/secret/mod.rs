@@ -33,7 +33,7 @@ pub use self::error::{SecretError, SecretErrorKind};
 pub(super) use self::state::{SecretCheck, Unchecked};
 use self::{
     records::period,
-    state::{Answer, BELIEVED_FOR, CHECKED_EVERY, State},
+    state::{BELIEVED_FOR, CHECKED_EVERY, Checked, State},
 };
 use super::{Engine, Inner};
 use crate::{
@@ -75,7 +75,7 @@ impl<S: Store> Engine<S> {
 impl<S: Store> Inner<S> {
     /// Whether calls may be served. It waits until the store has confirmed the secret for the first
     /// time, and again when the last confirmation is too old.
-    pub(super) async fn check_secret(self: &Arc<Self>) -> Answer {
+    pub(super) async fn check_secret(self: &Arc<Self>) -> Checked {
         let mut asking = {
             let mut state = self.secret_check.lock();
             match &mut *state {
@@ -104,7 +104,7 @@ impl<S: Store> Inner<S> {
     }
 
     /// Runs in a task of its own. It belongs to no call, so no call can cancel it.
-    fn ask(self: &Arc<Self>, asked: Instant) -> watch::Receiver<Option<Answer>> {
+    fn ask(self: &Arc<Self>, asked: Instant) -> watch::Receiver<Option<Checked>> {
         let (answered, answer) = watch::channel(None);
         let inner = Arc::clone(self);
         drop(tokio::spawn(async move {
@@ -116,7 +116,7 @@ impl<S: Store> Inner<S> {
     }
 
     /// Learns the result of the check that began at this moment.
-    fn learn(&self, asked: Instant, answer: &Answer) {
+    fn learn(&self, asked: Instant, answer: &Checked) {
         let mut state = self.secret_check.lock();
         *state = match (answer, &*state) {
             (Ok(()), _) => State::Fits { yes: asked, asked },
@@ -142,13 +142,13 @@ impl<S: Store> Inner<S> {
         };
     }
 
-    async fn question(&self) -> Answer {
+    async fn question(&self) -> Checked {
         timeout(ANSWERED_WITHIN, self.secret_fits())
             .await
             .unwrap_or_else(|_| Err(Unchecked::Store(unanswered())))
     }
 
-    async fn secret_fits(&self) -> Answer {
+    async fn secret_fits(&self) -> Checked {
         let ours = check_fingerprint(self.secret.as_ref());
         let Some(rotation) = &self.rotation else {
             return self.fits(&self.application, ours).await;
@@ -190,7 +190,7 @@ impl<S: Store> Inner<S> {
     }
 
     /// For a process with only this secret.
-    async fn fits(&self, application: &Application, ours: Fingerprint) -> Answer {
+    async fn fits(&self, application: &Application, ours: Fingerprint) -> Checked {
         let (number, current) = self.current(application, ours).await?;
         let successor = self
             .look(application, CheckRecord::Successor(number))
@@ -233,7 +233,7 @@ impl From<StoreError> for Unchecked {
     }
 }
 
-const fn agree(yes: bool) -> Answer {
+const fn agree(yes: bool) -> Checked {
     if yes {
         Ok(())
     } else {

@@ -55,7 +55,7 @@ pub(in crate::engine) struct SecretCheck {
     state: Mutex<State>,
 }
 
-pub(super) type Answer = Result<(), Unchecked>;
+pub(super) type Checked = Result<(), Unchecked>;
 
 #[derive(Debug, Default)]
 pub(super) enum State {
@@ -64,7 +64,7 @@ pub(super) enum State {
     #[default]
     Unknown,
     /// All calls wait for the check that began at this moment.
-    Asking(Instant, watch::Receiver<Option<Answer>>),
+    Asking(Instant, watch::Receiver<Option<Checked>>),
     /// The store has confirmed the secret.
     Fits {
         /// When that check began. It is trusted for a time from then on.

@@ -96,22 +96,22 @@ impl<'s> Batch<'s> {
     }
 
     /// Opens a transaction. On a connection of a pool, only the error says what stopped it.
-    pub(super) async fn open_transaction(self, session: &mut Session) -> Answer {
+    pub(super) async fn open_transaction(self, session: &mut Session) -> BatchRun {
         if session.is_own() {
             return self.run(session).await;
         }
-        Answer {
+        BatchRun {
             error: session.begin(self.text, self.bound).await.err(),
-            ..Answer::default()
+            ..BatchRun::default()
         }
     }
 
     /// Runs the batch with the simple query protocol. Any error comes from these statements or from
     /// the connection.
-    pub(super) async fn run(self, connection: &mut PgConnection) -> Answer {
-        let mut answer = Answer {
+    pub(super) async fn run(self, connection: &mut PgConnection) -> BatchRun {
+        let mut answer = BatchRun {
             steps: self.steps,
-            ..Answer::default()
+            ..BatchRun::default()
         };
         let heard = async {
             drain(connection, self.bound).await?;
@@ -131,7 +131,7 @@ impl<'s> Batch<'s> {
 
 /// What a batch did: how far it got, what it returned, and what stopped it.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
+pub(super) struct BatchRun {
     steps: Vec<Step>,
     /// The number of rows affected by each completed step.
     affected: Vec<u64>,
@@ -140,7 +140,7 @@ pub(super) struct Answer {
     pub(super) error: Option<sqlx::Error>,
 }
 
-impl Answer {
+impl BatchRun {
     /// The answer if everything went through, or what went wrong.
     pub(super) fn into_result(mut self) -> Result<Self, sqlx::Error> {
         self.error.take().map_or(Ok(self), Err)

@@ -12,14 +12,14 @@ use tokio::{
 use super::{
     batch::Batch,
     bound::from_now,
-    claim_transaction::{Told, refused_by},
+    claim_transaction::{FollowUp, follow_up},
     connection::Session,
     literal::Argument,
     lock::Mark,
     look_up::attempts,
     statement::Step,
     store::PostgresStore,
-    tries::{Outcome, Purpose, Refusal, Tries},
+    tries::{Outcome, Purpose, Raised, Tries},
 };
 use crate::store::{Claim, Claimed, Lease, StoreError};
 
@@ -59,18 +59,18 @@ pub(super) async fn claim(
             };
             batch.call(Step::ClaimLease, &arguments)
         });
-        let (refused, refusal) = match answered.await? {
+        let (aborted, raised) = match answered.await? {
             Answered::Lease(lease) => return Ok(Claimed::New(lease)),
-            Answered::Refused(session, refusal) => (session, refusal),
+            Answered::Raised(session, raised) => (session, raised),
         };
-        let told = refused_by(&mut tries, refused, refusal, claim, |batch| {
+        let next = follow_up(&mut tries, aborted, raised, claim, |batch| {
             let begun = batch.begin_short();
             begun.call(Step::LookUp, &record).steps([Step::Commit])
         });
         // Try again if the record has expired, or was released, in between.
-        session = match Box::pin(told).await? {
-            Told::Answer(answer) => return Ok(answer),
-            Told::Again(session) => session,
+        session = match Box::pin(next).await? {
+            FollowUp::Answer(answer) => return Ok(answer),
+            FollowUp::Again(session) => session,
         };
         makes_room = true;
     }
@@ -101,7 +101,7 @@ pub(super) async fn take_over(
     });
     match answered.await? {
         Answered::Lease(lease) => Ok(Some(lease)),
-        Answered::Refused(mut session, _) => {
+        Answered::Raised(mut session, _) => {
             if tries.roll_back(&mut session).await.is_ok() {
                 session.release();
             }
@@ -114,7 +114,7 @@ pub(super) async fn take_over(
 enum Answered {
     Lease(Lease),
     /// The connection may be inside an aborted transaction.
-    Refused(Session, Refusal),
+    Raised(Session, Raised),
 }
 
 /// A statement that claims a lease, and the mark by which its record is recognised.
@@ -152,16 +152,16 @@ impl<'a> LeaseClaim<'a> {
         });
         let outcome = outcome.await;
         self.is_open = tries.may_be_committed;
-        let (session, refusal) = match outcome? {
+        let (session, raised) = match outcome? {
             Outcome::Through(session, answer) => match answer.row(self.step) {
                 Some(row) => return self.lease(session, row),
                 // The record did not match the statement's conditions.
-                None => (session, Refusal::RecordExists),
+                None => (session, Raised::RecordExists),
             },
-            Outcome::Refused(session, refusal) => (session, refusal),
+            Outcome::Raised(session, raised) => (session, raised),
         };
         if !self.is_open {
-            return Ok(Answered::Refused(session, refusal));
+            return Ok(Answered::Raised(session, raised));
         }
         let arguments = [
             Argument::Bytes(claim.id.as_bytes()),
@@ -176,7 +176,7 @@ impl<'a> LeaseClaim<'a> {
         let (session, answer) = found.await?.through();
         match answer.row(Step::LostClaim) {
             Some(row) => self.lease(session, row),
-            None => Ok(Answered::Refused(session, refusal)),
+            None => Ok(Answered::Raised(session, raised)),
         }
     }
 
@@ -236,7 +236,7 @@ async fn give_back(store: PostgresStore, claim: Claim, step: Step, mark: Mark) {
         });
         match given.await {
             Ok(Outcome::Through(session, _)) => return session.release(),
-            Ok(Outcome::Refused(mut session, _)) => {
+            Ok(Outcome::Raised(mut session, _)) => {
                 if tries.roll_back(&mut session).await.is_ok() {
                     session.release();
                 }

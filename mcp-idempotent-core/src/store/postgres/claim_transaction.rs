@@ -16,7 +16,7 @@ use super::{
     look_up::{Room, Stored, look_up_on},
     statement::Step,
     store::PostgresStore,
-    tries::{Outcome, Purpose, Refusal, Tries},
+    tries::{Outcome, Purpose, Raised, Tries},
 };
 use crate::{
     fingerprint::Fingerprint,
@@ -56,7 +56,7 @@ pub(super) async fn begin(
                 opening(store, batch, mark, claim, serializable, session.is_own())
             })
             .await?;
-        let (refused, refusal) = match opened {
+        let (aborted, raised) = match opened {
             Outcome::Through(opened, answer) => {
                 if !serializable {
                     store.has_begun();
@@ -66,7 +66,7 @@ pub(super) async fn begin(
                         leave(store, opened);
                         return Ok(Claimed::Found(record));
                     }
-                    (opened, Refusal::RecordExists)
+                    (opened, Raised::RecordExists)
                 } else {
                     let locks = &store.inner.locks;
                     let transaction = PgTransaction {
@@ -81,21 +81,21 @@ pub(super) async fn begin(
                     return set_up(store, transaction, call).await.map(Claimed::New);
                 }
             }
-            Outcome::Refused(session, refusal) => (session, refusal),
+            Outcome::Raised(session, raised) => (session, raised),
         };
         let Some(claim) = claim else {
-            unreachable!("only a claim can be refused")
+            unreachable!("only a claim raises an error")
         };
         let record = Argument::record(claim);
-        let told = refused_by(&mut tries, refused, refusal, claim, |batch| {
+        let next = follow_up(&mut tries, aborted, raised, claim, |batch| {
             batch.call(Step::LookUp, &record)
         });
         // Boxed, because it is rare: otherwise every call's future would have room for it.
-        session = match Box::pin(told).await? {
-            Told::Answer(answer) => return Ok(answer),
-            Told::Again(session) => session,
+        session = match Box::pin(next).await? {
+            FollowUp::Answer(answer) => return Ok(answer),
+            FollowUp::Again(session) => session,
         };
-        if refusal == Refusal::RecordExists {
+        if raised == Raised::RecordExists {
             session = Box::pin(expire(&mut tries, session, claim)).await?;
         }
     }
@@ -154,7 +154,7 @@ fn opening<'s>(
         Some(claim) => {
             // Most claims need not find out whether the transaction is serializable.
             let step = if store.asks_for_isolation() {
-                Step::ClaimTransaction
+                Step::LockKeyUnlessSerializable
             } else {
                 Step::LockKey
             };
@@ -191,45 +191,45 @@ async fn set_up(
     Err(store.error("the set-up of the transaction failed", error))
 }
 
-/// What follows from a refused claim.
-pub(super) enum Told<T> {
+/// What follows from a claim that raised an error.
+pub(super) enum FollowUp<T> {
     Answer(Claimed<T>),
     /// Nothing is in the way any more, so try again. The connection is outside any transaction.
     Again(Session),
 }
 
-/// Finds out what a refusal means. The connection is inside a transaction, aborted or not, or in none. The
-/// later look-up shows how things stand, even if the refusal was already out of date.
-pub(super) async fn refused_by<'s, T>(
+/// Finds out what a raised error means. The connection is inside a transaction, aborted or not, or in none. The
+/// later look-up shows how things stand, even if the error was already out of date.
+pub(super) async fn follow_up<'s, T>(
     tries: &mut Tries<'s>,
     mut session: Session,
-    refusal: Refusal,
+    raised: Raised,
     claim: &Claim,
     look_up: impl Fn(Batch<'s>) -> Batch<'s>,
-) -> Result<Told<T>, StoreError> {
-    match refusal {
-        Refusal::SameCallRuns => {
+) -> Result<FollowUp<T>, StoreError> {
+    match raised {
+        Raised::SameCallRuns => {
             let left = tries.roll_back(&mut session).await;
             left.map_err(|error| tries.failed(error))?;
             session.release();
-            return Ok(Told::Answer(Claimed::InProgress));
+            return Ok(FollowUp::Answer(Claimed::InProgress));
         }
-        Refusal::IsSerializable => {
+        Raised::IsSerializable => {
             let serializable = &tries.store.inner.serializable;
             serializable.store(true, Ordering::Relaxed);
             let left = tries.roll_back(&mut session).await;
             left.map_err(|error| tries.failed(error))?;
-            return Ok(Told::Again(session));
+            return Ok(FollowUp::Again(session));
         }
-        Refusal::KeyIsHeld | Refusal::RecordExists => {}
-        Refusal::IsStandby => unreachable!("a claim does not ask"),
+        Raised::KeyIsHeld | Raised::RecordExists => {}
+        Raised::IsStandby => unreachable!("a claim does not ask"),
     }
     let lock = tries.store.inner.locks.of_call(claim);
     let halves = lock.map(|half| Argument::Integer(half.cast_unsigned().into()));
     let looked = tries.run(session, Purpose::Read, |batch, _| {
         let batch = look_up(batch.steps([Step::RollBack]));
-        match refusal {
-            Refusal::KeyIsHeld => batch.call(Step::Rival, &halves),
+        match raised {
+            Raised::KeyIsHeld => batch.call(Step::Rival, &halves),
             _ => batch,
         }
     });
@@ -238,16 +238,16 @@ pub(super) async fn refused_by<'s, T>(
     if let Some(row) = answer.row(Step::LookUp) {
         let stored = Stored::read(row).map_err(failed)?;
         session.release();
-        return Ok(Told::Answer(Claimed::Found(stored.record)));
+        return Ok(FollowUp::Answer(Claimed::Found(stored.record)));
     }
-    if refusal == Refusal::RecordExists {
-        return Ok(Told::Again(session));
+    if raised == Raised::RecordExists {
+        return Ok(FollowUp::Again(session));
     }
     let rival = answer.one(Step::Rival).and_then(|row| row.try_get(0));
     let has_rival = rival.map_err(failed)?;
     session.release();
     // Without a rival, the attempt that held the lock is just ending.
-    Ok(Told::Answer(if has_rival {
+    Ok(FollowUp::Answer(if has_rival {
         Claimed::Conflict
     } else {
         Claimed::InProgress

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{
-    batch::{Answer, Batch, moment},
+    batch::{Batch, BatchRun, moment},
     bound::within,
     connection::{PgTransaction, drain},
     error::is_connection_lost,
-    fate::{Standing, Stopped, ended_by_handler, stopped, undo_ours},
+    fate::{OwnView, Stopped, ended_by_handler, stopped, undo_ours},
     literal::{Argument, interval, labels},
     lock::Mark,
     recover::{Sought, TransactionId},
@@ -287,13 +287,13 @@ async fn roll_back_unrecorded(
     // A statement that the handler abandoned runs first. It may wait for a lock, or for data that
     // never arrives. Closing the session rolls back as well.
     match undo_ours(store, &mut transaction).await {
-        Standing::Undone(at) => {
+        OwnView::Undone(at) => {
             transaction.session.release_ended();
             Ended::AsAsked(at)
         }
-        Standing::NotOurs => ended_by_handler(store, transaction, claim).await,
+        OwnView::NotOurs => ended_by_handler(store, transaction, claim).await,
         // A session that is gone has rolled back, and so has one that is closed now.
-        Standing::Unclear(error) => Ended::Aborted(store.error("the session ended", error)),
+        OwnView::Unclear(error) => Ended::Aborted(store.error("the session ended", error)),
     }
 }
 
@@ -325,7 +325,7 @@ async fn recording(
     match known {
         Some(at) => Ok(at),
         None => {
-            let at = told(&answer, Step::Moment)?;
+            let at = moment_of(&answer, Step::Moment)?;
             clock.has_told(at);
             Ok(at)
         }
@@ -338,15 +338,18 @@ async fn finishing(
     batch: Batch<'_>,
     teller: Step,
 ) -> Result<Timestamp, Stopped> {
-    told(&committing(transaction, batch).await?, teller)
+    moment_of(&committing(transaction, batch).await?, teller)
 }
 
-fn told(answer: &Answer, teller: Step) -> Result<Timestamp, Stopped> {
+fn moment_of(answer: &BatchRun, teller: Step) -> Result<Timestamp, Stopped> {
     let row = answer.one(teller);
     row.and_then(moment).map_err(Stopped::unreadable)
 }
 
-async fn committing(transaction: &mut PgTransaction, batch: Batch<'_>) -> Result<Answer, Stopped> {
+async fn committing(
+    transaction: &mut PgTransaction,
+    batch: Batch<'_>,
+) -> Result<BatchRun, Stopped> {
     drain(transaction, batch.bound())
         .await
         .map_err(Stopped::before_commit_was_sent)?;

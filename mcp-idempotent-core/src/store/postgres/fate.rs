@@ -5,7 +5,7 @@
 //! ([`fate`]). If it cannot, a look at what was written decides ([`Sought`]).
 
 use super::{
-    batch::{Answer, Batch, moment},
+    batch::{Batch, BatchRun, moment},
     bound::{is_silence, silence, within},
     connection::{PgTransaction, Session},
     error::{self, answer},
@@ -41,7 +41,7 @@ impl Stopped {
         }
     }
 
-    pub(super) fn at_commit(error: sqlx::Error, heard: &Answer) -> Self {
+    pub(super) fn at_commit(error: sqlx::Error, heard: &BatchRun) -> Self {
         Self {
             error,
             commit_was_sent: true,
@@ -89,8 +89,8 @@ enum Fate {
     Open(Option<Session>),
 }
 
-/// How a transaction stands, seen from its own connection.
-pub(super) enum Standing {
+/// How a transaction looks from its own connection.
+pub(super) enum OwnView {
     /// It was ours, committed nothing, and is rolled back. An empty transaction is open.
     Undone(Timestamp),
     /// There is no transaction, or a different one.
@@ -118,7 +118,7 @@ pub(super) async fn stopped(
 /// connection can still roll it back. The handler had ended it if the server says so twice: for the
 /// RELEASE that began the batch, and for a later ROLLBACK TO. Everything else is open.
 async fn fate(store: &PostgresStore, mut transaction: PgTransaction, why: &Stopped) -> Fate {
-    let standing = async {
+    let view = async {
         Ok(if is_silence(&why.error) {
             return Err(silence(store.inner.answer_timeout));
         } else if why.was_ours {
@@ -127,21 +127,21 @@ async fn fate(store: &PostgresStore, mut transaction: PgTransaction, why: &Stopp
             undo_ours(store, &mut transaction).await
         })
     };
-    match within(store.inner.answer_timeout, standing).await {
-        Ok(Standing::Undone(_)) => Fate::NotCommitted(Some(transaction.session)),
-        Ok(Standing::NotOurs) if !why.commit_was_sent => Fate::EndedByHandler(transaction),
-        Ok(Standing::NotOurs) if !why.was_ours && why.is_of_transaction() => {
+    match within(store.inner.answer_timeout, view).await {
+        Ok(OwnView::Undone(_)) => Fate::NotCommitted(Some(transaction.session)),
+        Ok(OwnView::NotOurs) if !why.commit_was_sent => Fate::EndedByHandler(transaction),
+        Ok(OwnView::NotOurs) if !why.was_ours && why.is_of_transaction() => {
             Fate::EndedByHandler(transaction)
         }
-        Ok(Standing::NotOurs) => Fate::Open(Some(transaction.session)),
-        Ok(Standing::Unclear(_)) | Err(_) if why.commit_was_sent => Fate::Open(None),
-        Ok(Standing::Unclear(_)) | Err(_) => Fate::NotCommitted(None),
+        Ok(OwnView::NotOurs) => Fate::Open(Some(transaction.session)),
+        Ok(OwnView::Unclear(_)) | Err(_) if why.commit_was_sent => Fate::Open(None),
+        Ok(OwnView::Unclear(_)) | Err(_) => Fate::NotCommitted(None),
     }
 }
 
 /// Rolls the transaction back if it is ours, aborted or not. The savepoint shows that: it ends with the
 /// transaction, no matter who ends that.
-pub(super) async fn undo_ours(store: &PostgresStore, transaction: &mut PgTransaction) -> Standing {
+pub(super) async fn undo_ours(store: &PostgresStore, transaction: &mut PgTransaction) -> OwnView {
     let batch = Batch::new(store).steps([
         Step::RollBackToSavepoint,
         Step::Moment,
@@ -150,35 +150,35 @@ pub(super) async fn undo_ours(store: &PostgresStore, transaction: &mut PgTransac
     let mut answer = batch.run(transaction).await;
     let reached = answer.has_completed(Step::RollBackToSavepoint);
     match answer.error.take() {
-        Some(error) if !reached && error::is_about_savepoint(&error) => Standing::NotOurs,
-        Some(error) => Standing::Unclear(error),
+        Some(error) if !reached && error::is_about_savepoint(&error) => OwnView::NotOurs,
+        Some(error) => OwnView::Unclear(error),
         None => undone(&answer),
     }
 }
 
 /// Like [`undo_ours`], after the savepoint was released. The transaction is ours if it is aborted: after
 /// a COMMIT, carried out or refused, no aborted transaction is open.
-async fn undo_released(store: &PostgresStore, transaction: &mut PgTransaction) -> Standing {
+async fn undo_released(store: &PostgresStore, transaction: &mut PgTransaction) -> OwnView {
     let batch = Batch::new(store).steps([Step::Ask]);
     let is_aborted = |error: &sqlx::Error| {
         error::sqlstate(error).as_deref() == Some(error::IN_FAILED_TRANSACTION)
     };
     match batch.run(transaction).await.error {
         Some(error) if is_aborted(&error) => {}
-        Some(error) => return Standing::Unclear(error),
-        None => return Standing::NotOurs,
+        Some(error) => return OwnView::Unclear(error),
+        None => return OwnView::NotOurs,
     }
     let batch = Batch::new(store).steps([transaction.session.roll_back(), Step::Moment]);
     match batch.run(transaction).await.into_result() {
-        Err(error) => Standing::Unclear(error),
+        Err(error) => OwnView::Unclear(error),
         Ok(answer) => undone(&answer),
     }
 }
 
-fn undone(answer: &Answer) -> Standing {
+fn undone(answer: &BatchRun) -> OwnView {
     match answer.one(Step::Moment).and_then(moment) {
-        Ok(at) => Standing::Undone(at),
-        Err(error) => Standing::Unclear(error),
+        Ok(at) => OwnView::Undone(at),
+        Err(error) => OwnView::Unclear(error),
     }
 }
 

@@ -6,7 +6,7 @@ use sqlx::{Row as _, postgres::PgRow};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    batch::{Answer, moment},
+    batch::{BatchRun, moment},
     bound::from_now,
     connection::Session,
     error,
@@ -15,7 +15,7 @@ use super::{
     look_up::Stored,
     statement::Step,
     store::PostgresStore,
-    tries::{Outcome, Purpose, Refusal, Tries},
+    tries::{Outcome, Purpose, Raised, Tries},
 };
 use crate::{
     error::CommitOutcome,
@@ -48,7 +48,7 @@ pub(super) enum TransactionId {
 
 impl TransactionId {
     /// What a batch with [`Step::Check`] was answered.
-    pub(super) fn heard(answer: &Answer) -> Self {
+    pub(super) fn heard(answer: &BatchRun) -> Self {
         let number = |row: &PgRow| row.try_get::<Option<i64>, _>(0).ok();
         match answer.row(Step::Check).and_then(number) {
             Some(Some(id)) => Self::Is(id),
@@ -169,12 +169,12 @@ async fn look_once(
             }
             read(sought, &answer).unwrap_or_else(|error| Look::NotYet(error.to_string()))
         }
-        Ok(Outcome::Refused(mut session, refusal)) => {
+        Ok(Outcome::Raised(mut session, raised)) => {
             if tries.roll_back(&mut session).await.is_ok() {
                 session.release();
             }
-            let why = match refusal {
-                Refusal::IsStandby => "the server that answers is a standby",
+            let why = match raised {
+                Raised::IsStandby => "the server that answers is a standby",
                 _ => "the lost session still holds its lock",
             };
             Look::NotYet(why.to_owned())
@@ -183,7 +183,7 @@ async fn look_once(
     }
 }
 
-fn read(sought: Sought<'_>, answer: &Answer) -> Result<Look, sqlx::Error> {
+fn read(sought: Sought<'_>, answer: &BatchRun) -> Result<Look, sqlx::Error> {
     match sought {
         Sought::Record(_, mark) => recorded(answer.row(Step::LookUp), mark),
         Sought::Completion(lease, _) => completed(answer.row(Step::Completion), lease),

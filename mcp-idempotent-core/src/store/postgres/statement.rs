@@ -49,7 +49,7 @@ enum Kind {
 steps! {
     Prepared {
         LockKey = "lock_key",
-        ClaimTransaction = "claim_transaction",
+        LockKeyUnlessSerializable = "lock_key_unless_serializable",
         OpenUnclaimed = "open_unclaimed",
         Seen = "seen",
         Find = "find",

@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    batch::{Answer, Batch},
+    batch::{Batch, BatchRun},
     bound::{from_now, is_silence, silence},
     connection::Session,
     error::{self, answer},
@@ -29,14 +29,14 @@ pub(super) enum Purpose {
 /// How a batch ended.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    Through(Session, Answer),
+    Through(Session, BatchRun),
     /// The connection is inside an aborted transaction.
-    Refused(Session, Refusal),
+    Raised(Session, Raised),
 }
 
 /// What a batch tells us by raising an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum Raised {
     SameCallRuns,
     KeyIsHeld,
     RecordExists,
@@ -47,7 +47,7 @@ pub(super) enum Refusal {
 /// What was in the way of a batch.
 #[derive(Debug)]
 enum Obstacle {
-    Refused(Refusal),
+    Raised(Raised),
     NotPrepared,
     CannotSerialize(sqlx::Error),
     ConnectionLost(sqlx::Error),
@@ -59,11 +59,11 @@ enum Obstacle {
 }
 
 impl Outcome {
-    /// For a batch in which no step refuses.
-    pub(super) fn through(self) -> (Session, Answer) {
+    /// For a batch in which no step raises an error on purpose.
+    pub(super) fn through(self) -> (Session, BatchRun) {
         match self {
             Self::Through(session, answer) => (session, answer),
-            Self::Refused(..) => unreachable!("no step of this batch refuses"),
+            Self::Raised(..) => unreachable!("no step of this batch raises an error"),
         }
     }
 }
@@ -72,19 +72,21 @@ impl Obstacle {
     /// Reads the error of a batch that has only our own statements. If `stopped_at` is unknown, the
     /// codes that these raise on purpose still tell them apart.
     fn of(error: sqlx::Error, stopped_at: Option<Step>) -> Self {
-        use Step::{ClaimLease, ClaimTransaction, LockKey, Primary, Seen, TryLock};
+        use Step::{ClaimLease, LockKey, LockKeyUnlessSerializable, Primary, Seen, TryLock};
         match (error::sqlstate(&error).as_deref(), stopped_at) {
-            (Some(answer::NO), Some(Primary)) => Self::Refused(Refusal::IsStandby),
-            (Some(answer::NO), None | Some(ClaimLease | ClaimTransaction | LockKey | TryLock)) => {
-                Self::Refused(Refusal::SameCallRuns)
+            (Some(answer::NO), Some(Primary)) => Self::Raised(Raised::IsStandby),
+            (
+                Some(answer::NO),
+                None | Some(ClaimLease | LockKeyUnlessSerializable | LockKey | TryLock),
+            ) => Self::Raised(Raised::SameCallRuns),
+            (
+                Some(answer::KEY_BUSY),
+                None | Some(ClaimLease | LockKeyUnlessSerializable | LockKey),
+            ) => Self::Raised(Raised::KeyIsHeld),
+            (Some(answer::SERIALIZABLE), None | Some(LockKeyUnlessSerializable)) => {
+                Self::Raised(Raised::IsSerializable)
             }
-            (Some(answer::KEY_BUSY), None | Some(ClaimLease | ClaimTransaction | LockKey)) => {
-                Self::Refused(Refusal::KeyIsHeld)
-            }
-            (Some(answer::SERIALIZABLE), None | Some(ClaimTransaction)) => {
-                Self::Refused(Refusal::IsSerializable)
-            }
-            (Some(answer::SEEN), None | Some(Seen)) => Self::Refused(Refusal::RecordExists),
+            (Some(answer::SEEN), None | Some(Seen)) => Self::Raised(Raised::RecordExists),
             (Some(error::UNKNOWN_PREPARED_NAME), _) => Self::NotPrepared,
             (Some(error::NOT_SUPPORTED), _) => Self::Stale(error),
             _ if error::is_read_only(&error) => Self::ReadOnly(error),
@@ -206,8 +208,8 @@ impl<'s> Tries<'s> {
                 return Ok(Outcome::Through(session, answer));
             };
             let obstacle = Obstacle::of(error, answer.stopped_at());
-            if let Obstacle::Refused(refusal) = obstacle {
-                return Ok(Outcome::Refused(session, refusal));
+            if let Obstacle::Raised(raised) = obstacle {
+                return Ok(Outcome::Raised(session, raised));
             }
             // Whether nothing was committed and the connection can be used again. After a batch with
             // a COMMIT, only a transaction that was still open proves it: a pooler's error may hide a
@@ -245,7 +247,7 @@ impl<'s> Tries<'s> {
                 | Obstacle::Stale(error)
                 | Obstacle::CannotSerialize(error)
                 | Obstacle::Other(error) => self.last = Some(error),
-                Obstacle::NotPrepared | Obstacle::Refused(_) => {}
+                Obstacle::NotPrepared | Obstacle::Raised(_) => {}
             }
             self.may_be_committed |= purpose == Purpose::Commit && !is_good;
             drop(session);

@@ -8,7 +8,7 @@ use std::{
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::{
-    batch::{Answer, Batch},
+    batch::{Batch, BatchRun},
     bound::within,
     end::finish,
     error::{self, answer},
@@ -134,7 +134,7 @@ impl PostgresStore {
         connected.map_err(|error| self.error("no second connection for the check", error))
     }
 
-    fn could_write(&self, written: Answer) -> Result<(), StoreError> {
+    fn could_write(&self, written: BatchRun) -> Result<(), StoreError> {
         let is_standby = written.stopped_at() == Some(Step::Primary);
         if let Some(error) = written.error {
             if is_standby && error::sqlstate(&error).as_deref() == Some(answer::NO) {

@@ -6,7 +6,7 @@ use super::{
     batch::{self, Batch, Encoded},
     claim_transaction::SqliteTransaction,
     error::{is_read_only, is_sql_error, leaves_commit_open, store_error},
-    lease::{finished, guarded},
+    lease::{add_guard, finished},
     lock::Opened,
     queue::Checkout,
     recover::{Proof, unknown},
@@ -312,7 +312,7 @@ fn recorded(claim: &Claim, completion: &Completion) -> Encoded {
     arguments.add(completion.response.as_deref())?;
     arguments.add(micros(completion.retention))?;
     arguments.add(micros(completion.tombstone))?;
-    guarded(&mut arguments, completion)?;
+    add_guard(&mut arguments, completion)?;
     Ok(arguments)
 }
 

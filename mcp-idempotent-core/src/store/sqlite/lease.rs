@@ -99,7 +99,7 @@ fn lasting(lease: &Lease, period: Duration) -> Encoded {
 }
 
 /// Adds the completion's guard, if there is one.
-pub(super) fn guarded(
+pub(super) fn add_guard(
     arguments: &mut SqliteArguments,
     completion: &Completion,
 ) -> Result<(), BoxDynError> {
@@ -116,6 +116,6 @@ pub(super) fn finished(lease: &Lease, completion: &Completion) -> Encoded {
     arguments.add(completion.response.as_deref())?;
     arguments.add(micros(completion.retention))?;
     arguments.add(micros(completion.tombstone))?;
-    guarded(&mut arguments, completion)?;
+    add_guard(&mut arguments, completion)?;
     Ok(arguments)
 }

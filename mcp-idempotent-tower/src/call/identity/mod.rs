@@ -22,9 +22,10 @@ use super::{Incoming, Object, refusal::key_required, rules::Rules};
 /// An unprotected call, and its observer.
 pub(in crate::call) type Unprotected = (CallInfo, ObservedCall);
 
-pub(in crate::call) enum Identified<'a> {
-    Protected(Request<'a>),
-    Unprotected(Unprotected),
+/// A call with an identity, or what it becomes; or a call that nothing protects.
+pub(in crate::call) enum Identified<P, U = Unprotected> {
+    Protected(P),
+    Unprotected(U),
 }
 
 /// Which call this is, and whether its caller may make it.
@@ -33,14 +34,14 @@ pub(in crate::call) async fn identify<'a, S: Store, C: Incoming>(
     mode: Mode,
     call: &C,
     authorize: Option<&'a AuthorizeCall<'a, C>>,
-) -> Result<Identified<'a>, Refusal> {
+) -> Result<Identified<Request<'a>>, Refusal> {
     let engine = &rules.idempotency.engine;
     let tool: Arc<str> = Arc::from(call.tool());
     let observe =
         |mode| ObservedCall::start(engine.application(), &tool, rules.is_listed, None, mode);
     let request = match identity(rules, call, &tool) {
-        Ok(Ok(request)) => request,
-        Ok(Err(info)) => {
+        Ok(Identified::Protected(request)) => request,
+        Ok(Identified::Unprotected(info)) => {
             let observed = observe(Some(mode));
             if let Some(authorize) = authorize
                 && let Err(refusal) = authorize.authorize(&info).await
@@ -75,7 +76,7 @@ pub(crate) fn is_of<S: Store, C: Incoming>(
     record: RecordId,
 ) -> bool {
     let request = identity(rules, call, &Arc::from(call.tool()));
-    matches!(request, Ok(Ok(request)) if request.record() == record)
+    matches!(request, Ok(Identified::Protected(request)) if request.record() == record)
 }
 
 /// The call with its identity, or an unprotected call.
@@ -83,7 +84,7 @@ fn identity<'a, S: Store, C: Incoming>(
     rules: &'a Rules<'_, S>,
     call: &C,
     tool: &Arc<str>,
-) -> Result<Result<Request<'a>, CallInfo>, Refusal> {
+) -> Result<Identified<Request<'a>, CallInfo>, Refusal> {
     let Rules {
         idempotency,
         policy,
@@ -98,7 +99,8 @@ fn identity<'a, S: Store, C: Incoming>(
     match (&key, policy.key) {
         (None, KeyRequirement::Required) => return Err(key_required(policy)),
         (None, KeyRequirement::Explicit) => {
-            return Ok(Err(CallInfo::new(Arc::clone(tool), scope.ok())));
+            let info = CallInfo::new(Arc::clone(tool), scope.ok());
+            return Ok(Identified::Unprotected(info));
         }
         _ => {}
     }
@@ -109,9 +111,8 @@ fn identity<'a, S: Store, C: Incoming>(
     let identity = engine.identify_under(policy, &scope, key.as_ref(), name, &arguments);
     call.identified(identity.id);
     let info = CallInfo::new(Arc::clone(tool), scope);
-    Ok(Ok(
-        Request::new(info, identity, policy).with_round(call.round())
-    ))
+    let request = Request::new(info, identity, policy).with_round(call.round());
+    Ok(Identified::Protected(request))
 }
 
 /// The arguments that take part in identity.

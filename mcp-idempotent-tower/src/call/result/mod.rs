@@ -1,7 +1,7 @@
 //! A tool's result: as bytes, and as an answer.
 
+pub(crate) mod entries;
 pub(crate) mod not_executed;
-pub(crate) mod observed;
 pub(crate) mod on_replay;
 pub(crate) mod provenance;
 pub(crate) mod reader;

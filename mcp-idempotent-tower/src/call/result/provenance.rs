@@ -14,7 +14,7 @@
 //! | mark ([`NotExecuted`]) | the author's code on its failure; the layer again, for itself | [`settle`] | the handler did nothing. It holds in the run that made it, on the same content |
 //! | seal ([`seal`](mod@super::seal)) | [`seal`] and [`sealed`], on our answer before a handler sees it | [`settle`] | we made the answer for this call. It holds in the run that made it, on the same content |
 //! | [`Inside`] | the layer, in the request, before it calls the handler | nobody; it ends with the request | which handler is called, and so whether our answer needs a seal |
-//! | [`Observed`](super::observed::Observed) | the layer counts each entry into the handler | the layer takes an entry back on a mark | whether the handler was entered at all, whatever services say |
+//! | [`Entries`](super::entries::Entries) | the layer counts each entry into the handler | the layer takes an entry back on a mark | whether the handler was entered at all, whatever services say |
 //! | upstream ([`UPSTREAM`](wire::UPSTREAM)) | [`settle`], around our names without a valid seal | nobody; it is recorded and sent | nothing: another server said it |
 
 use std::any::TypeId;

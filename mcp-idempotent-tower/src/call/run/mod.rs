@@ -4,12 +4,11 @@
 
 pub(crate) mod after_commit;
 pub(crate) mod attempt;
-pub(crate) mod doubt;
 pub(crate) mod handler;
 pub(crate) mod rules;
 pub(crate) mod tx;
 pub(in crate::call) mod unprotected;
-mod verify;
+pub(crate) mod verify;
 
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
@@ -28,7 +27,6 @@ use self::{
     },
     rules::Rules,
     unprotected::{UnleasedAttempt, UnprotectedTransaction},
-    verify::VerifyCall,
 };
 use super::{
     Incoming,
@@ -50,13 +48,15 @@ where
     R: HandlerResult + Send + Sync + 'static,
 {
     let authorize = AuthorizeCall::of(&rules, &*call);
-    let begun = guarded(async {
+    let begun = answering_panics(async {
         match identify(&rules, Mode::Transaction, &*call, authorize.as_ref()).await? {
             Identified::Protected(request) => {
                 let begun = rules.idempotency.engine.begin_transaction(request).await;
-                begun.map(Ok).map_err(Reply::without_running)
+                begun
+                    .map(Identified::Protected)
+                    .map_err(Reply::without_running)
             }
-            Identified::Unprotected(unprotected) => Ok(Err(unprotected)),
+            Identified::Unprotected(unprotected) => Ok(Identified::Unprotected(unprotected)),
         }
     })
     .await;
@@ -66,11 +66,11 @@ where
             rules.tell_of_replay(&*call, &reply);
             reply
         }
-        Ok(Ok((transaction, attempt))) => {
-            call.claimed(attempt.record());
+        Ok(Identified::Protected((transaction, attempt))) => {
+            call.note_record(attempt.record());
             run_in(rules, call, handler, transaction, attempt).await
         }
-        Ok(Err(unprotected)) => {
+        Ok(Identified::Unprotected(unprotected)) => {
             match Box::pin(UnprotectedTransaction::begin(&rules, unprotected)).await {
                 Ok((transaction, attempt)) => {
                     run_in(rules, call, handler, transaction, attempt).await
@@ -135,8 +135,8 @@ where
     R: HandlerResult + Send + Sync + 'static,
 {
     let authorize = AuthorizeCall::of(&rules, &*call);
-    let verify = VerifyCall::of(&rules, &*call);
-    let begun = guarded(async {
+    let verify = rules.verify(&*call);
+    let begun = answering_panics(async {
         match identify(&rules, Mode::Lease, &*call, authorize.as_ref()).await? {
             Identified::Protected(request) => {
                 let info = request.call().clone();
@@ -145,12 +145,14 @@ where
                     None => request,
                 };
                 match rules.idempotency.engine.begin_lease(request).await {
-                    Begun::Attempt(attempt) => Ok(Ok(attempt)),
+                    Begun::Attempt(attempt) => Ok(Identified::Protected(attempt)),
                     Begun::Answer(answer) => Err(Reply::without_running(answer)),
-                    Begun::FailOpen => Ok(Err((info, None))),
+                    Begun::FailOpen => Ok(Identified::Unprotected((info, None))),
                 }
             }
-            Identified::Unprotected((info, observed)) => Ok(Err((info, Some(observed)))),
+            Identified::Unprotected((info, observed)) => {
+                Ok(Identified::Unprotected((info, Some(observed))))
+            }
         }
     })
     .await;
@@ -160,8 +162,8 @@ where
             rules.tell_of_replay(&*call, &reply);
             reply
         }
-        Ok(Ok(attempt)) => {
-            call.claimed(attempt.record());
+        Ok(Identified::Protected(attempt)) => {
+            call.note_record(attempt.record());
             let handler = started(|| handler(*call, Attempt::leased(attempt.handle())));
             let running = rules.idempotency.one_more();
             let on_doubt = rules.policy.on_doubt;
@@ -171,7 +173,7 @@ where
             })
             .await
         }
-        Ok(Err((info, observed))) => {
+        Ok(Identified::Unprotected((info, observed))) => {
             let store = rules.idempotency.engine.store();
             let attempt = UnleasedAttempt::new(store, info, observed);
             let handler = started(|| handler(*call, Attempt::unleased(attempt.handle())));
@@ -210,7 +212,7 @@ pub(crate) fn refused<S: Store>(idempotency: &Idempotency<S>, tool: &str, refusa
 
 /// Catches a panic before the handler runs: the author's scope, authorization and set-up code runs there
 /// too, and a panic would leave the client without an answer.
-fn guarded<T, R>(
+fn answering_panics<T, R>(
     before: impl Future<Output = Result<T, Reply<R>>>,
 ) -> impl Future<Output = Result<T, Reply<R>>> {
     // Not an `async fn`, which would store its argument twice.

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use mcp_idempotent_core::Policy;
 
-use super::{doubt::VerifyFn, handler::Reply};
+use super::{
+    handler::Reply,
+    verify::{VerifyCall, VerifyFn},
+};
 use crate::{Idempotency, call::Incoming};
 
 /// The rules for a call.
@@ -26,6 +29,16 @@ impl<S> Rules<'_, S> {
         if let Some(name) = &self.added_argument {
             call.remove_argument(name);
         }
+    }
+
+    /// The author's function for calls in doubt, with this call to ask about.
+    pub(in crate::call) fn verify<'a>(&'a self, call: &'a impl Incoming) -> Option<VerifyCall<'a>> {
+        Some(VerifyCall {
+            verify: self.verify.as_ref()?,
+            tool: call.tool(),
+            arguments: call.arguments(),
+            added_argument: self.added_argument.as_deref(),
+        })
     }
 
     /// Tells the author's hook of a call that gets another one's result.

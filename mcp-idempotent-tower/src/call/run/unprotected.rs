@@ -11,8 +11,8 @@ use std::{
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
     Answer, BeginError, Borrowed, CallInfo, DownstreamKey, HandlerResult, Interrupted, OnDoubt,
-    OnError, Policy, Refusal, ResultKind, Store, StoreError, TransactionStore,
-    engine::{LateTransaction, Left, Stop, TimeLimit, bounded},
+    Policy, Refusal, ResultKind, Store, StoreError, TransactionStore,
+    engine::{LateTransaction, Left, Stop, TimeLimit, bounded, commits},
     fingerprint::DownstreamSeed,
     refusal,
     store::{Claimed, End, StoreErrorKind},
@@ -76,8 +76,7 @@ impl<S: TransactionStore> InTransaction<S> for UnprotectedTransaction<S> {
     }
 
     fn commits(&self, kind: ResultKind) -> bool {
-        let records_errors = self.policy.on_error == OnError::Commit;
-        kind.is_success() || kind == ResultKind::ErrorResult && records_errors
+        commits(&self.policy, kind)
     }
 
     async fn run<T: Send>(

@@ -7,7 +7,7 @@ use rmcp::model::Tool;
 
 use super::{Kind, Rule};
 use crate::{
-    call::{Classify, doubt::VerifyFn, schema},
+    call::{Classify, schema, verify::VerifyFn},
     idempotency::BuildError,
 };
 

@@ -223,7 +223,7 @@ impl<S: Store> HttpRelay<S> {
             biased;
             Ok(live) = &mut seen => live,
             answer = &mut answer => return match (answer, seen.try_recv()) {
-                (Ok(answer), Ok(live)) => told(live, &answer),
+                (Ok(answer), Ok(live)) => response(live, &answer),
                 (Ok(answer), Err(_)) => wire::json(&answer),
                 (Err(_), _) => failed(),
             },
@@ -232,7 +232,7 @@ impl<S: Store> HttpRelay<S> {
             Live::Events(head, events) => streamed(*head, events, answer),
             live => answer
                 .await
-                .map_or_else(|_| failed(), |answer| told(live, &answer)),
+                .map_or_else(|_| failed(), |answer| response(live, &answer)),
         }
     }
 
@@ -301,7 +301,7 @@ fn failed() -> Response<WireBody> {
 }
 
 /// The response to the caller whose call was sent.
-fn told(live: Live, answer: &[u8]) -> Response<WireBody> {
+fn response(live: Live, answer: &[u8]) -> Response<WireBody> {
     match live {
         Live::Message(head) => {
             let body = Bytes::copy_from_slice(answer.trim_ascii_end());

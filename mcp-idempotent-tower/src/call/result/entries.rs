@@ -9,21 +9,21 @@ use std::sync::{
 /// How often the handler was entered during one run, not counting entries proved to have done nothing.
 /// All clones of a [`ToolCall`](crate::ToolCall) share it, because a retry layer passes clones down.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Observed(Arc<Run>);
+pub(crate) struct Entries(Arc<Run>);
 
 #[derive(Debug, Default)]
 struct Run {
     entered: AtomicUsize,
     /// The call that is run: a layer may run one call several times.
-    of: Option<Observed>,
+    of: Option<Entries>,
 }
 
 /// The handler was not entered and the key is being freed, so it must not be entered any more.
 const CLOSED: usize = usize::MAX;
 
-impl Observed {
+impl Entries {
     /// A run of the call that `of` observes.
-    pub(crate) fn run(of: Option<Self>) -> Self {
+    pub(crate) fn new_run(of: Option<Self>) -> Self {
         let entered = AtomicUsize::new(0);
         Self(Arc::new(Run { entered, of }))
     }
@@ -56,21 +56,21 @@ impl Observed {
 
 /// What a service may conclude about a call that it passed down.
 #[derive(Debug)]
-pub(crate) struct Observation {
-    pub(crate) seen: Option<Observed>,
+pub(crate) struct Evidence {
+    pub(crate) seen: Option<Entries>,
     /// Whether the stack ends in a handler whose entries are counted.
     pub(crate) ends_in_handler: bool,
 }
 
-impl Observation {
+impl Evidence {
     /// Whether the author's code has done nothing so far.
     pub(crate) fn shows_nothing(&self) -> bool {
-        self.ends_in_handler && self.seen.as_ref().is_some_and(Observed::is_untouched)
+        self.ends_in_handler && self.seen.as_ref().is_some_and(Entries::is_untouched)
     }
 
     /// Whether the author's code has done nothing and never will. For the layer that runs the call.
     pub(crate) fn proves_nothing_ran(&self) -> bool {
-        self.ends_in_handler && self.seen.as_ref().is_some_and(Observed::close)
+        self.ends_in_handler && self.seen.as_ref().is_some_and(Entries::close)
     }
 
     /// Whether the handler was entered besides the run that did nothing.
@@ -85,11 +85,11 @@ mod tests {
 
     #[test]
     fn a_run_that_was_given_up_is_not_entered_any_more() {
-        let call = Observed::default();
-        let first = Observed::run(Some(call.clone()));
+        let call = Entries::default();
+        let first = Entries::new_run(Some(call.clone()));
         assert!(first.clone().close());
         assert!(!first.enter());
-        let second = Observed::run(Some(call.clone()));
+        let second = Entries::new_run(Some(call.clone()));
         assert!(second.enter());
         assert!(!second.close());
         assert!(!call.close());
@@ -98,15 +98,15 @@ mod tests {
 
     #[test]
     fn a_call_that_was_given_up_is_entered_in_no_run() {
-        let call = Observed::default();
+        let call = Entries::default();
         assert!(call.close());
-        assert!(!Observed::run(Some(call)).enter());
+        assert!(!Entries::new_run(Some(call)).enter());
     }
 
     #[test]
     fn a_handler_that_did_nothing_proves_it_for_itself_alone() {
-        let call = Observed::default();
-        let run = Observed::run(Some(call.clone()));
+        let call = Entries::default();
+        let run = Entries::new_run(Some(call.clone()));
         assert!(run.enter());
         run.did_nothing();
         assert!(run.enter());

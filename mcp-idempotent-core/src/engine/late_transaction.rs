@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    handler::{Interrupted, TimeLimit, Told},
+    handler::{Interrupted, StopSignal, TimeLimit},
     lent::{Borrowed, Closed, Lent, lock},
 };
 use crate::store::{CallInfo, Claimed, End, Ended, StoreError, StoreErrorKind, TransactionStore};
@@ -58,7 +58,7 @@ pub struct LateTransaction {
     /// What ends the handler's time, until [`over`](Self::over) takes it.
     bounds: Mutex<Option<Bounds>>,
     bounded: Notify,
-    stop: Told,
+    stop: StopSignal,
 }
 
 /// What ends the time of a handler that has begun its transaction.
