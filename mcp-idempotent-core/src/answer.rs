@@ -27,6 +27,9 @@ pub enum Answer {
     /// The same, but the result could not be recorded: a retry will be told that the outcome is
     /// unknown.
     Unrecorded,
+    /// The handler ran for this caller, and its error left the call in doubt. Give it the handler's own
+    /// error, and say what the refusal says: a retry will be told the same.
+    LeftInDoubt(Refusal),
     /// The result of an earlier or a concurrent call.
     Replayed(Replay),
     /// No result.
@@ -308,6 +311,32 @@ pub(crate) fn still_in_doubt() -> Refusal {
                  adding a key.",
     )
     .with_retry_after(VERIFY_AFTER)
+}
+
+/// What the caller is told whose own attempt left the call in doubt: outcome and action are those of a
+/// later call ([`in_doubt`], [`still_in_doubt`]).
+pub(crate) fn left_in_doubt(on_doubt: OnDoubt) -> Refusal {
+    let (action, message, without_key) = match on_doubt {
+        OnDoubt::Fail => {
+            let message = "This call ended without telling whether it took effect. Ask the operator to look \
+                           before repeating it.";
+            (Action::AskOperator, message, message)
+        }
+        OnDoubt::Rerun | OnDoubt::Verify => (
+            Action::RetrySameKey,
+            "This call ended without telling whether it took effect. Send the same call with the same key \
+             again to find out; do not use a new key.",
+            "This call ended without telling whether it took effect. Send exactly the same call again to \
+             find out, without adding a key.",
+        ),
+    };
+    let (kind, unknown) = (ErrorKind::OutcomeUnknown, CommitOutcome::Unknown);
+    let refusal =
+        Refusal::new(kind, unknown, action, message).with_message_without_key(without_key);
+    match action {
+        Action::RetrySameKey => refusal.with_retry_after(VERIFY_AFTER),
+        _ => refusal,
+    }
 }
 
 pub(crate) fn too_large() -> Refusal {

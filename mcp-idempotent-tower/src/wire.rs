@@ -24,7 +24,8 @@ pub const NEW_INTENT: &str = "new-intent:";
 /// `_meta` of a tool's entry in `tools/list`: its contract.
 pub const CONTRACT: &str = "io.github.mcp-idempotent/idempotency";
 
-/// `_meta` of a refusal in the form of a tool result. It holds what `data` holds in the form of an error.
+/// `_meta` of a refusal in the form of a tool result. It holds what `data` holds in the form of an error. Also
+/// in the `_meta` of a tool's own result, or the `data` of its own error, that leaves the call in doubt.
 pub const REFUSAL: &str = "io.github.mcp-idempotent/refusal";
 
 /// The extension in `capabilities.extensions` of a server with our layer.

@@ -163,7 +163,7 @@ impl ObservedCall {
 
     pub(crate) fn answered(self, answer: &Answer) {
         let outcome = self.noted.unwrap_or_else(|| match answer {
-            Answer::Executed | Answer::Unrecorded => self.if_executed,
+            Answer::Executed | Answer::Unrecorded | Answer::LeftInDoubt(_) => self.if_executed,
             Answer::Replayed(replay) if replay.joined => Outcome::Joined,
             Answer::Replayed(_) => Outcome::Replayed,
             Answer::Refused(refusal) => of_refusal(refusal),

@@ -82,16 +82,20 @@ pub struct ReceivedRefusal {
 }
 
 impl ReceivedRefusal {
-    /// Reads the `data` of a JSON-RPC error; `None` if the error is not a refusal.
+    /// Reads the `data` of a JSON-RPC error; `None` if the error is not a refusal. A tool's own error that leaves
+    /// its call in doubt counts as one, with the tool's message.
     #[must_use]
     pub fn from_error(error: &ErrorData) -> Option<Self> {
-        Self::read(error.data.as_ref()?.as_object()?, || {
-            error.message.to_string()
-        })
+        let data = error.data.as_ref()?.as_object()?;
+        let message = || error.message.to_string();
+        match data.get(wire::REFUSAL) {
+            Some(left) => Self::read(left.as_object()?, message),
+            None => Self::read(data, message),
+        }
     }
 
     /// Reads the `_meta` of a tool result, for servers that send refusals as tool results; `None` if the
-    /// result is not a refusal.
+    /// result is not a refusal. A tool's own result that leaves its call in doubt counts as one.
     #[must_use]
     pub fn from_result(result: &CallToolResult) -> Option<Self> {
         if result.is_error != Some(true) {

@@ -214,7 +214,11 @@ fn kind_of(
 /// What a JSON-RPC error means for the record.
 fn kind_of_error(error: &RawValue, believed: Believed) -> ResultKind {
     let data = Members::of(error.get()).and_then(|error| error.get("data"));
-    let data_type = data.and_then(|data| Members::of(data.get())?.text("type"));
+    let members = data.and_then(|data| Members::of(data.get()));
+    if let Some(left_in_doubt) = members.as_ref().and_then(|it| it.get(wire::REFUSAL)) {
+        return kind_of_refusal(left_in_doubt, believed);
+    }
+    let data_type = members.and_then(|it| it.text("type"));
     if let (Some(data), true) = (
         data,
         data_type.is_some_and(|it| refusal::is_a_type_of_ours(&it)),
@@ -340,6 +344,12 @@ mod tests {
             (r#"{"id":1}"#, Nobody, NothingHappened, K::Interrupted),
             (
                 r#"{"id":1,"error":{"data":{"type":"idempotency_outcome_unknown","outcome":"unknown","action":"ask_operator"}}}"#,
+                Client,
+                NothingHappened,
+                K::Interrupted,
+            ),
+            (
+                r#"{"id":1,"error":{"data":{"io.github.mcp-idempotent/refusal":{"outcome":"unknown","action":"ask_operator"}}}}"#,
                 Client,
                 NothingHappened,
                 K::Interrupted,

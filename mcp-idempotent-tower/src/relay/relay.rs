@@ -132,6 +132,9 @@ impl<S: Store> Relay<S> {
                 replay::rotated(answered.for_caller(&id, &reader), rotated, announce)
             }
             Reply::Unrecorded(answered) => replay::unrecorded(answered.for_caller(&id, &reader)),
+            Reply::LeftInDoubt(answered, refusal) => {
+                replay::left_in_doubt(answered.for_caller(&id, &reader), &refusal, &reader)
+            }
             Reply::Replayed(replay) => replay::replayed(&replay, &id, &reader, announce),
             Reply::Refused(refusal) => answer::refused(&refusal, &id, &reader),
         }

@@ -2,7 +2,7 @@
 //! recorded.
 
 use bytes::Bytes;
-use mcp_idempotent_core::{Replay, RotatedKey, answer};
+use mcp_idempotent_core::{Refusal, Replay, RotatedKey, answer};
 use serde_json::{json, value::RawValue};
 
 use super::{
@@ -62,6 +62,18 @@ pub(super) fn rotated(answer: Bytes, rotated: RotatedKey, announce: bool) -> Byt
     with_mark(answer, wire::ROTATED_KEY, &mark, notice.as_deref())
 }
 
+/// The server's error, marked as that of a call that it leaves in doubt.
+pub(super) fn left_in_doubt(answer: Bytes, refusal: &Refusal, reader: &Reader) -> Bytes {
+    let mark = refusal::mark_of(refusal).to_string();
+    let read = std::str::from_utf8(&answer).ok().and_then(Message::of);
+    if let Some(error) = read.and_then(|answer| answer.error()) {
+        let marked = marked_in("data", error.get(), wire::REFUSAL, &mark, None);
+        return edited(&answer, &mut [(range(&answer, error), &marked)]);
+    }
+    let notice = reader.doubt_notice(refusal).map(refusal::text_block);
+    with_mark(answer, wire::REFUSAL, &mark, notice.as_deref())
+}
+
 fn with_mark(answer: Bytes, name: &str, mark: &str, notice: Option<&str>) -> Bytes {
     let read = std::str::from_utf8(&answer).ok().and_then(Message::of);
     let Some(result) = read.and_then(|answer| answer.result()) else {
@@ -73,13 +85,18 @@ fn with_mark(answer: Bytes, name: &str, mark: &str, notice: Option<&str>) -> Byt
 
 /// `result` with a mark of this name in its `_meta`, and a notice at the end of its content.
 fn marked(result: &str, name: &str, mark: &str, notice: Option<&str>) -> String {
+    marked_in("_meta", result, name, mark, notice)
+}
+
+/// The same in another member: `_meta` of a result, `data` of an error.
+fn marked_in(place: &str, result: &str, name: &str, mark: &str, notice: Option<&str>) -> String {
     let Some(members) = Members::of(result) else {
         return result.to_owned();
     };
     let text = result.as_bytes();
     let object = |raw: &'_ str| Members::of(raw).is_some();
     let comma = |is_empty| if is_empty { "" } else { "," };
-    let (at, inserted) = match members.get("_meta").filter(|it| it.get() != "null") {
+    let (at, inserted) = match members.get(place).filter(|it| it.get() != "null") {
         Some(meta) if object(meta.get()) => {
             match Members::of(meta.get()).and_then(|it| it.get(name)) {
                 // The server has marked it itself.
@@ -93,11 +110,11 @@ fn marked(result: &str, name: &str, mark: &str, notice: Option<&str>) -> String 
         Some(_) => return result.to_owned(),
         None => {
             let meta = format!(r#"{{"{name}":{mark}}}"#);
-            match members.get("_meta") {
+            match members.get(place) {
                 Some(null) => (range(text, null), meta),
                 None => {
                     let comma = comma(members.is_empty());
-                    (1..1, format!(r#""_meta":{meta}{comma}"#))
+                    (1..1, format!(r#""{place}":{meta}{comma}"#))
                 }
             }
         }
@@ -120,7 +137,10 @@ fn marked(result: &str, name: &str, mark: &str, notice: Option<&str>) -> String 
 
 #[cfg(test)]
 mod tests {
+    use mcp_idempotent_core::{Action, CommitOutcome, ErrorKind};
+
     use super::*;
+    use crate::{RefusalForm, call::key::KeyMaker};
 
     #[test]
     fn a_result_that_could_not_be_recorded_says_so_and_an_error_stays_as_it_is() {
@@ -130,6 +150,45 @@ mod tests {
         assert!(mark.as_str().unwrap().contains("could not be recorded"));
         let error = Bytes::from_static(br#"{"id":1,"error":{"code":1,"message":""}}"#);
         assert_eq!(unrecorded(error.clone()), error);
+    }
+
+    #[test]
+    fn an_error_that_leaves_its_call_in_doubt_says_so_and_keeps_its_own_words() {
+        let refusal = Refusal::new(
+            ErrorKind::OutcomeUnknown,
+            CommitOutcome::Unknown,
+            Action::AskOperator,
+            "It may have acted.",
+        );
+        let reader = Reader::of_any_tool(RefusalForm::ByKeyMaker, KeyMaker::Nobody);
+        let mark = r#""io.github.mcp-idempotent/refusal":{"action":"ask_operator","outcome":"unknown","type":"idempotency_outcome_unknown"}"#;
+        for (answer, expected) in [
+            (
+                r#"{"id":1,"error":{"code":1,"message":"no"}}"#,
+                format!(r#"{{"id":1,"error":{{"data":{{{mark}}},"code":1,"message":"no"}}}}"#),
+            ),
+            (
+                r#"{"id":1,"error":{"data":{ "a":1},"code":1}}"#,
+                format!(r#"{{"id":1,"error":{{"data":{{{mark}, "a":1}},"code":1}}}}"#),
+            ),
+            (
+                r#"{"id":1,"error":{"data":null}}"#,
+                format!(r#"{{"id":1,"error":{{"data":{{{mark}}}}}}}"#),
+            ),
+            (
+                r#"{"id":1,"error":{"data":[1]}}"#,
+                r#"{"id":1,"error":{"data":[1]}}"#.to_owned(),
+            ),
+            (
+                r#"{"id":1,"result":{"isError":true,"content":[]}}"#,
+                format!(
+                    r#"{{"id":1,"result":{{"_meta":{{{mark}}},"isError":true,"content":[{{"type":"text","text":"It may have acted."}}]}}}}"#
+                ),
+            ),
+        ] {
+            let marked = left_in_doubt(Bytes::from_static(answer.as_bytes()), &refusal, &reader);
+            assert_eq!(marked, expected.as_bytes(), "{answer}");
+        }
     }
 
     #[test]

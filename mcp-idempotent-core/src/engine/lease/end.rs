@@ -7,7 +7,7 @@ use tracing::Instrument as _;
 
 use super::{end_on_drop::EndOnDrop, handle::LeaseHandle};
 use crate::{
-    answer::{Answer, RotatedKey},
+    answer::{Answer, RotatedKey, left_in_doubt},
     engine::{
         handler::{self, Interrupted},
         late_transaction::{Ending, Left},
@@ -82,7 +82,8 @@ impl<S: Store> LeaseAttempt<S> {
     }
 
     /// Ends the attempt as the handler's result and the policy require, and returns the caller's
-    /// answer. [`Answer::Executed`] means that the handler's own result is the answer.
+    /// answer. After [`Answer::Executed`], [`Answer::Unrecorded`] and [`Answer::LeftInDoubt`] it is the
+    /// handler's own result.
     pub async fn finish<R: HandlerResult + ?Sized>(self, result: &R) -> Answer {
         let Self { owned, mut lead } = self;
         let mut observed = lead.handled(result.kind());
@@ -174,7 +175,7 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
             owned.abandon().await;
             lead.end_guard(GuardEnd::Abandon).await;
             share_doubt(lead, &owned);
-            Answer::Executed
+            Answer::LeftInDoubt(left_in_doubt(owned.on_doubt))
         }
     }
 }

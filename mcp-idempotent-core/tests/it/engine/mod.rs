@@ -163,6 +163,7 @@ impl<S: Store> Server<S> {
 pub(crate) enum Outcome {
     Own(String),
     Unrecorded(String),
+    LeftInDoubt(String, &'static str),
     Replayed(String),
     Joined(String),
     Refused(&'static str, &'static str, &'static str),
@@ -173,6 +174,9 @@ impl Outcome {
         match answer {
             Answer::Executed => Self::Own(own.unwrap().text),
             Answer::Unrecorded => Self::Unrecorded(own.unwrap().text),
+            Answer::LeftInDoubt(refusal) => {
+                Self::LeftInDoubt(own.unwrap().text, refusal.action().as_str())
+            }
             Answer::Replayed(replay) => {
                 let text = String::from_utf8(replay.response.to_vec()).unwrap();
                 if replay.joined {

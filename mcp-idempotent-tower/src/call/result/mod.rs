@@ -12,7 +12,7 @@ use std::{future::Future, panic::AssertUnwindSafe};
 
 use futures_util::FutureExt as _;
 use mcp_idempotent_core::{
-    Bytes, HandlerResult, OnErrorResult, Replay, ResultKind, RotatedKey, answer,
+    Bytes, HandlerResult, OnErrorResult, Refusal, Replay, ResultKind, RotatedKey, answer,
 };
 use rmcp::{
     ErrorData,
@@ -213,6 +213,7 @@ pub(crate) fn answer<S>(
             }
             result
         }
+        Reply::LeftInDoubt(handled, refusal) => left_in_doubt(handled.result, &refusal, reader),
         Reply::Refused(refusal) => reader.refused(&refusal),
         Reply::Replayed(recorded) if is_of_another_schema(&recorded, reader) => {
             outdated(reader, &recorded)
@@ -241,6 +242,22 @@ fn mark_rotated(result: &mut ToolResult, rotated: RotatedKey, announce: bool) {
         // An error has no `_meta`, and other answers are not final.
         Ok(_) | Err(_) => {}
     }
+}
+
+/// Says what a retry will be told, beside the handler's own error.
+fn left_in_doubt(mut result: ToolResult, refusal: &Refusal, reader: &Reader) -> ToolResult {
+    match &mut result {
+        Ok(CallToolResponse::Complete(result)) => {
+            refusal::mark_refusal(&mut result.meta, refusal);
+            if let Some(notice) = reader.doubt_notice(refusal) {
+                result.content.push(ContentBlock::text(notice));
+            }
+        }
+        Err(error) => refusal::mark_error(error, refusal),
+        // No other answer leaves a call in doubt.
+        Ok(_) => {}
+    }
+    result
 }
 
 /// Whether the tool's output schema has changed since the result was recorded.

@@ -48,7 +48,7 @@ impl Inside {
 }
 
 /// The sealed members of a refusal's `data`.
-const DATA: [&str; 4] = ["type", "outcome", "action", "retryAfterMs"];
+const DATA: [&str; 5] = ["type", "outcome", "action", "retryAfterMs", wire::REFUSAL];
 /// The sealed members of an answer's `_meta`.
 const META: [&str; 4] = [
     wire::REPLAYED,

@@ -99,6 +99,13 @@ impl Reader {
         }
     }
 
+    /// Says that the call is in doubt, to a reader who sees the content only.
+    pub(crate) fn doubt_notice(&self, refusal: &Refusal) -> Option<String> {
+        self.form
+            .is_result(self.maker)
+            .then(|| self.sentence(refusal))
+    }
+
     /// Says that a result is another call's.
     pub(crate) fn notice(&self, replay: &Replay, at: Timestamp) -> String {
         if !replay.rotated {

@@ -129,6 +129,28 @@ pub(crate) fn unrecorded() -> Value {
     json!({ "message": message })
 }
 
+/// Marks a result whose call is in doubt.
+pub(crate) fn mark_refusal(meta: &mut Option<MetaObject>, refusal: &Refusal) {
+    meta.get_or_insert_with(MetaObject::default)
+        .insert(wire::REFUSAL.into(), mark_of(refusal));
+}
+
+/// Marks an error whose call is in doubt, if the author's data has room for a member.
+pub(crate) fn mark_error(error: &mut ErrorData, refusal: &Refusal) {
+    let data = error.data.get_or_insert_default();
+    if data.is_null() {
+        *data = Value::Object(Map::new());
+    }
+    if let Value::Object(data) = data {
+        data.insert(wire::REFUSAL.into(), mark_of(refusal));
+    }
+}
+
+/// What the mark of such an answer says.
+pub(crate) fn mark_of(refusal: &Refusal) -> Value {
+    Value::Object(refusal_data(refusal))
+}
+
 pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Refusal {
     let without_key = "The tool failed unexpectedly; nothing was committed. It may be sent again, exactly as it \
                        is.";

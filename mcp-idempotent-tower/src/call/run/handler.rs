@@ -224,6 +224,8 @@ pub(crate) enum Reply<R> {
     Ran(R, Option<RotatedKey>),
     /// The same, but the result could not be recorded.
     Unrecorded(R),
+    /// The error of the handler, which ran for this caller, and what it leaves behind: a call in doubt.
+    LeftInDoubt(R, Refusal),
     /// The result of an earlier or a concurrent call.
     Replayed(Replay),
     Refused(Refusal),
@@ -234,7 +236,11 @@ impl<R> Reply<R> {
         match (answer, ran) {
             (Answer::Executed, Ok(result)) => Self::Ran(result, rotated),
             (Answer::Unrecorded, Ok(result)) => Self::Unrecorded(result),
-            (Answer::Executed | Answer::Unrecorded, Err(NoResult { refusal, .. }))
+            (Answer::LeftInDoubt(refusal), Ok(result)) => Self::LeftInDoubt(result, refusal),
+            (
+                Answer::Executed | Answer::Unrecorded | Answer::LeftInDoubt(_),
+                Err(NoResult { refusal, .. }),
+            )
             | (Answer::Refused(refusal), _) => Self::Refused(refusal),
             (Answer::Replayed(replay), _) => Self::Replayed(replay),
         }
@@ -244,7 +250,9 @@ impl<R> Reply<R> {
         match answer {
             Answer::Replayed(replay) => Self::Replayed(replay),
             Answer::Refused(refusal) => Self::Refused(refusal),
-            Answer::Executed | Answer::Unrecorded => Self::Refused(answer::unreadable()),
+            Answer::Executed | Answer::Unrecorded | Answer::LeftInDoubt(_) => {
+                Self::Refused(answer::unreadable())
+            }
         }
     }
 }

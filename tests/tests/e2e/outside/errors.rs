@@ -6,7 +6,9 @@ use mcp_idempotent_tests::{
     database::Database,
     outside::{Settings, pay},
 };
-use mcp_idempotent_tower::{Audit, RecordStatus, Resolution, Resolved, core::store::Completion};
+use mcp_idempotent_tower::{
+    Audit, RecordStatus, Resolution, Resolved, core::store::Completion, wire,
+};
 
 use super::{
     Site,
@@ -34,9 +36,12 @@ async fn a_call_that_acted_and_timed_out_is_in_doubt_and_not_repeated<D: Databas
         site.api.plan([behaviour]);
         let first = process.client.call(pay("pay_or_fail", name)).await;
         assert_is_the_handlers_error(&first);
+        let left = &first.error()["data"][wire::REFUSAL];
         for _ in 0..2 {
             let retry = process.client.call(pay("pay_or_fail", name)).await;
             assert_is_in_doubt(&retry);
+            // The first caller has heard it too.
+            assert_eq!(left, retry.refused());
         }
         assert_eq!(site.api.counts(name), [1, 1, 1]);
         assert_eq!(site.ledger.runs(name), 1);
