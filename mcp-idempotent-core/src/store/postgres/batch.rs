@@ -21,7 +21,7 @@ pub(super) struct Batch<'s> {
     by_name: bool,
     text: String,
     steps: Vec<Step>,
-    /// How long its answer is waited for.
+    /// How long to wait for its answer.
     bound: Duration,
 }
 
@@ -40,7 +40,7 @@ impl<'s> Batch<'s> {
         self.bound
     }
 
-    /// Sets how long its answer is waited for.
+    /// Sets how long to wait for its answer.
     pub(super) fn within(self, bound: Duration) -> Self {
         Self { bound, ..self }
     }
@@ -95,7 +95,7 @@ impl<'s> Batch<'s> {
         self.steps.iter().any(begin)
     }
 
-    /// Opens a transaction. On a connection of a pool, only the error says what stopped it.
+    /// Opens a transaction. On a pool's connection, only the error says what stopped it.
     pub(super) async fn open_transaction(self, session: &mut Session) -> BatchRun {
         if session.is_own() {
             return self.run(session).await;

@@ -24,13 +24,13 @@ use super::{
 use crate::store::{CallInfo, StoreError, StoreErrorKind};
 
 impl PostgresStore {
-    /// A store that owns its connections, with the default settings. It does not connect yet. This is
-    /// the fastest choice: the connection that was used last comes first, and taking it or giving it
-    /// back sends nothing.
+    /// A store that owns its connections, with the default settings. It does not connect yet. This
+    /// is the fastest choice: the most recently used connection comes first, and taking it or
+    /// giving it back sends nothing.
     ///
     /// # Errors
     ///
-    /// The URL is not one of Postgres.
+    /// The URL is not a Postgres URL.
     pub fn connect(url: &str) -> Result<Self, StoreError> {
         let options = PgConnectOptions::from_str(url).map_err(|error| {
             let said = "Postgres store: the URL cannot be used";
@@ -44,15 +44,15 @@ impl PostgresStore {
         PostgresStoreBuilder::new(Connections::Own(Box::new(options)))
     }
 
-    /// A store on a pool of yours, with the default settings. It does not ask the database anything yet.
-    /// The pool's settings and hooks apply.
+    /// A store on your own pool, with the default settings. It does not ask the database anything
+    /// yet. The pool's settings and hooks apply.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
         let builder = PostgresStoreBuilder::new(Connections::Pool(pool.clone()));
         builder.build_with(SchemaName::default(), Source::Pool(pool))
     }
 
-    /// Starts building a store on a pool of yours.
+    /// Starts building a store on your own pool.
     pub fn builder(pool: PgPool) -> PostgresStoreBuilder {
         PostgresStoreBuilder::new(Connections::Pool(pool))
     }
@@ -103,8 +103,8 @@ impl PostgresStoreBuilder {
         }
     }
 
-    /// How many connections of its own the store opens at most, besides one for renewals. A pool of yours
-    /// has its own limit. Default: [`PostgresStore::DEFAULT_CONNECTIONS`].
+    /// How many connections of its own the store opens at most, besides one for renewals. Your own
+    /// pool has its own limit. Default: [`PostgresStore::DEFAULT_CONNECTIONS`].
     pub fn with_connections(mut self, limit: u32) -> Self {
         self.limit = limit;
         self
@@ -123,9 +123,9 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// On a pool of yours: looks for a record before a transaction is opened. A replay then takes one round trip instead of
-    /// two, and leaves no error in the server's log. A first call takes one round trip more. This is for
-    /// servers whose calls are mostly replays.
+    /// On your own pool: looks for a record before opening a transaction. A replay then takes one
+    /// round trip instead of two, and leaves no error in the server's log. A first call takes one
+    /// round trip more. Use it for servers whose calls are mostly replays.
     pub fn with_lookup_first(mut self, lookup_first: bool) -> Self {
         self.lookup_first = lookup_first;
         self
@@ -139,10 +139,11 @@ impl PostgresStoreBuilder {
     }
 
     /// How long the store waits for the answer to one of its own round trips. A connection that is
-    /// silent for longer counts as lost, and is closed. A commit that ends so is looked for on another
-    /// connection. Make it longer than the [lock timeout](Self::with_lock_timeout), and than a commit
-    /// takes. The set-up hook and the handler's own statements are not ours; set `statement_timeout`
-    /// for them. Default: [`PostgresStore::DEFAULT_ANSWER_TIMEOUT`].
+    /// silent for longer counts as lost, and is closed. If that happens to a commit, its outcome is
+    /// looked up on another connection. Make it longer than the
+    /// [lock timeout](Self::with_lock_timeout), and than a commit takes. The set-up hook and the
+    /// handler's own statements are not ours; set `statement_timeout` for them. Default:
+    /// [`PostgresStore::DEFAULT_ANSWER_TIMEOUT`].
     ///
     /// A claim, a renewal or the end of a lease takes at most twice this and the
     /// [acquire timeout](Self::with_acquire_timeout), because a connection that fell silent while it was
@@ -152,8 +153,8 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// The same for statements that may take long: those of an operator, a sweep, a migration or a
-    /// check of the tables. Default: [`PostgresStore::DEFAULT_MAINTENANCE_TIMEOUT`].
+    /// The same for statements that may take long: operator commands, sweeps, migrations and checks
+    /// of the tables. Default: [`PostgresStore::DEFAULT_MAINTENANCE_TIMEOUT`].
     pub fn with_maintenance_timeout(mut self, timeout: Duration) -> Self {
         self.maintenance_timeout = timeout;
         self
@@ -166,25 +167,25 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// How long the store tries to find out what became of a commit whose answer was lost. After that,
-    /// the outcome is unknown. Default: [`PostgresStore::DEFAULT_RECOVERY_TIMEOUT`].
+    /// How long the store tries to find out what became of a commit whose answer was lost. After
+    /// that, the outcome is unknown. Default: [`PostgresStore::DEFAULT_RECOVERY_TIMEOUT`].
     pub fn with_recovery_timeout(mut self, timeout: Duration) -> Self {
         self.recovery_timeout = timeout;
         self
     }
 
-    /// How long a statement in lease mode, or of an operator, waits for a lock that somebody else holds
-    /// on our table or on a record (a migration, a backup, an open transaction). After that, the store
-    /// is busy. Default: [`PostgresStore::DEFAULT_LOCK_TIMEOUT`]. The handlers' own transactions keep
-    /// the session's setting.
+    /// How long a statement in lease mode, or of an operator, waits for a lock that somebody else
+    /// holds on our table or on a record (a migration, a backup, an open transaction). After that,
+    /// it fails as busy. Default: [`PostgresStore::DEFAULT_LOCK_TIMEOUT`]. The handlers' own
+    /// transactions keep the session's setting.
     pub fn with_lock_timeout(mut self, timeout: Duration) -> Self {
         self.lock_timeout = timeout;
         self
     }
 
-    /// Lease mode: whether a result is recorded without waiting for the disk. It is cheaper by one
-    /// flush a call. **If Postgres crashes within about half a second after such a call, its caller
-    /// has the result and a retry is told that the outcome is unknown.** Default: no.
+    /// Lease mode: whether a result is recorded without waiting for the disk. It saves one flush
+    /// per call. **If Postgres crashes within about half a second after such a call, its caller has
+    /// the result, but a retry is told that the outcome is unknown.** Default: no.
     pub fn with_asynchronous_completions(mut self, yes: bool) -> Self {
         self.asynchronous_completions = yes;
         self
@@ -245,7 +246,7 @@ impl PostgresStoreBuilder {
         let source = match &self.connections {
             Connections::Pool(pool) => Source::Pool(pool.clone()),
             Connections::Own(options) => {
-                // One of them takes no look-up before it.
+                // A look-up never comes before a transaction on one of these.
                 self.lookup_first = false;
                 let limit = usize::try_from(self.limit.max(1)).unwrap_or(usize::MAX);
                 Source::Own(Own::new(options.as_ref().clone(), limit))

@@ -1,5 +1,5 @@
-//! Claiming in lease mode: a claim or a takeover that is durable before the handler starts. If its answer was
-//! lost, the lease is found again by the claim's mark, or given back.
+//! Claiming in lease mode: a claim or a takeover that is durable before the handler starts. If its
+//! answer is lost, the lease is found again by the claim's mark, or given back.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::store::{Claim, Claimed, Lease, StoreError};
 
-/// The pauses between two tries to give a claim back.
+/// The pauses between tries to give a claim back.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -138,8 +138,8 @@ impl<'a> LeaseClaim<'a> {
         }
     }
 
-    /// Runs `change`, which claims durably under the claim's locks, in a transaction of its own. Its step
-    /// returns what a lease is made of.
+    /// Runs `change`, which claims durably under the claim's locks, in a transaction of its own.
+    /// Its step returns what a lease is made of.
     async fn run(
         &mut self,
         tries: &mut Tries<'a>,
@@ -190,8 +190,8 @@ impl<'a> LeaseClaim<'a> {
 }
 
 impl Drop for LeaseClaim<'_> {
-    /// Nobody will run under a lease whose answer was lost for good, so it is given back, and its record
-    /// is not in doubt.
+    /// If the answer was lost for good, nobody will run under the lease. So it is given back, and
+    /// its record is not in doubt.
     fn drop(&mut self) {
         if self.is_open
             && let Ok(runtime) = Handle::try_current()
@@ -202,8 +202,8 @@ impl Drop for LeaseClaim<'_> {
     }
 }
 
-/// Waits until the lost session is over, and gives back what it claimed. It tries for as long as the lease
-/// would last.
+/// Waits until the lost session is over, and gives back what it claimed. It tries for as long as
+/// the lease would last.
 async fn give_back(store: PostgresStore, claim: Claim, step: Step, mark: Mark) {
     const IN_DOUBT: i64 = 2;
     const RELEASED: i64 = 4;

@@ -117,8 +117,8 @@ async fn expire(
     Ok(expired.await?.through().0)
 }
 
-/// The row of `find.sql`, if it is a result within its retention. Otherwise, or if the session writes bytes in
-/// the escape format, a look-up has to say what the record is.
+/// The row of `find.sql`, if it is a result within its retention. Otherwise, or if the session
+/// writes bytes in the escape format, a look-up has to say what the record is.
 fn replayed(row: &PgRow) -> Option<Record> {
     let fingerprint = row.try_get::<Option<Vec<u8>>, _>(0).ok()??;
     let response = row.try_get::<Option<Vec<u8>>, _>(1).ok()?;
@@ -133,7 +133,7 @@ fn replayed(row: &PgRow) -> Option<Record> {
 /// that answer first. So a replay takes one round trip.
 fn leave(store: &PostgresStore, mut session: Session) {
     let batch = Batch::new(store).steps([Step::RollBack]);
-    // A budget that is used up must not keep the message back.
+    // An exhausted budget must not hold the message back.
     let sent = unconstrained(batch.run(&mut session)).now_or_never();
     if sent.is_none_or(|answer| answer.error.is_none()) {
         session.release();
@@ -198,8 +198,8 @@ pub(super) enum FollowUp<T> {
     Again(Session),
 }
 
-/// Finds out what a raised error means. The connection is inside a transaction, aborted or not, or in none. The
-/// later look-up shows how things stand, even if the error was already out of date.
+/// Finds out what a raised error means. The connection may be inside a transaction, aborted or not, or
+/// outside. The later look-up shows how things stand, even if the error was already out of date.
 pub(super) async fn follow_up<'s, T>(
     tries: &mut Tries<'s>,
     mut session: Session,

@@ -1,4 +1,4 @@
-//! A pooled connection that is closed unless it came to a known-good end.
+//! A pooled connection that is closed unless it was left in a known good state.
 
 use std::{
     fmt,
@@ -31,7 +31,7 @@ pub(super) struct Session {
     bound: Duration,
 }
 
-/// Where a connection is from.
+/// Where a connection comes from.
 #[derive(Debug)]
 enum Origin {
     Pool(PoolConnection<Postgres>),
@@ -60,7 +60,7 @@ impl Session {
         }
     }
 
-    /// Whether it is one of the store's own. sqlx counts those as inside a transaction, always.
+    /// Whether it is one of the store's own. sqlx always counts those as inside a transaction.
     pub(super) fn is_own(&self) -> bool {
         matches!(self.connection, Some(Origin::Own(_)))
     }
@@ -70,9 +70,9 @@ impl Session {
         self.clean = depth(&self) == usize::from(self.is_own());
     }
 
-    /// Gives back a connection after [`commit`](Self::commit) or [`roll_back`](Self::roll_back). One of
-    /// a pool is at the start of an empty transaction. Its ROLLBACK goes out together with the ping with
-    /// which the pool takes it back.
+    /// Gives back a connection after [`commit`](Self::commit) or [`roll_back`](Self::roll_back). A
+    /// pool's connection is at the start of an empty transaction; its ROLLBACK goes out together
+    /// with the ping that the pool sends.
     pub(super) fn release_ended(mut self) {
         if self.is_own() {
             self.release();
@@ -181,8 +181,8 @@ impl Drop for Session {
             connection.close_on_drop();
             return;
         }
-        // The pool sends a ping before it takes a connection back, and would wait for its answer for
-        // ever. If it is given up, the connection is closed and its place in the pool is free.
+        // The pool sends a ping before it takes a connection back, and would wait for its answer
+        // for ever. If we give up, the connection is closed and its place in the pool is free.
         let bound = self.bound;
         drop(runtime.spawn(async move { timeout(bound, connection.return_to_pool()).await }));
     }
@@ -192,9 +192,9 @@ fn depth(connection: &PgConnection) -> usize {
     PgTransactionManager::get_transaction_depth(connection)
 }
 
-/// Reads what abandoned statements have left unread, and drops their errors. Otherwise sqlx would give
-/// such an error to the connection's next user, as if it were the answer to what they sent. If nothing
-/// was abandoned, this neither sends nor waits.
+/// Reads what abandoned statements have left unread, and drops their errors. Otherwise sqlx would
+/// give such an error to the connection's next user, as if it were the answer to what they sent. If
+/// nothing was abandoned, this neither sends nor waits.
 pub(super) async fn drain(
     connection: &mut PgConnection,
     bound: Duration,

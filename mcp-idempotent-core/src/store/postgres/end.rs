@@ -118,8 +118,8 @@ fn complete_here<'s>(batch: Batch<'s>, lease: &Lease, result: &[Argument<'_>]) -
     )
 }
 
-/// The few records that leave a tombstone have a statement of their own, so that the others do not pay for the
-/// time of its end.
+/// The few records that leave a tombstone have a statement of their own, so that the others do not
+/// pay for computing when it ends.
 fn finish_step(completion: &Completion) -> Step {
     if completion.tombstone.is_zero() {
         Step::Finish
@@ -177,7 +177,7 @@ async fn commit_bound(
         .bind(completion.response.as_deref())
         .bind(labels(claim))
         .bind(interval(claim.in_doubt_retention))
-        // Without a name on the server: behind a pooler, one of sqlx's may be anybody's.
+        // No name on the server: behind a pooler, the name that sqlx uses may be another client's.
         .persistent(false)
         .fetch_one(&mut **transaction);
     let row = within(bound, doubt)
@@ -212,9 +212,9 @@ async fn commit_unrecorded(
     ended(store, transaction, claim, Sought::Nothing, finished).await
 }
 
-/// If the connection is lost at the COMMIT, nothing is recorded that could tell whether it was carried
-/// out. So the session is asked before whether it lives, and for its transaction's number, unless the
-/// handler was quick.
+/// If the connection is lost at the COMMIT, there is no record that could tell whether it was
+/// carried out. So the session is asked beforehand whether it lives, and for its transaction's
+/// number, unless the handler was quick.
 async fn still_lives(
     store: &PostgresStore,
     transaction: &mut PgTransaction,
@@ -232,8 +232,8 @@ async fn still_lives(
     }
 }
 
-/// The guarded completion of a lease goes out with the commit, in one round trip. It holds its row lock
-/// until the commit is visible, so a takeover waits for it.
+/// The guarded completion of a lease goes out with the commit, in one round trip. It holds its row
+/// lock until the commit is visible, so a takeover waits for it.
 async fn complete_with(
     store: &PostgresStore,
     mut transaction: PgTransaction,
@@ -241,8 +241,9 @@ async fn complete_with(
     completion: &Completion,
 ) -> Ended {
     let opened = ours(store);
-    // The handler may have acted outside, so its record must not be lost in a crash of the server. With
-    // asynchronous completions the session's own setting decides, because the handler's writes share it.
+    // The handler may have acted outside, so its record must not be lost in a crash of the server.
+    // With asynchronous completions the session's own setting decides, because the handler's writes
+    // share it.
     let opened = if store.inner.asynchronous_completions {
         opened
     } else {
@@ -297,15 +298,15 @@ async fn roll_back_unrecorded(
     }
 }
 
-/// The start of a finishing batch, which proves that the transaction is still ours. The savepoint ends
-/// with the transaction, no matter who ends that, and then RELEASE fails. It fails in an aborted
-/// transaction too.
+/// The start of a finishing batch, which proves that the transaction is still ours. The savepoint
+/// ends with the transaction, no matter who ends it, and RELEASE then fails. It also fails in an
+/// aborted transaction.
 fn ours(store: &PostgresStore) -> Batch<'_> {
     Batch::new(store).steps([Step::ReleaseSavepoint])
 }
 
-/// Runs a finishing batch whose step `recorded` writes the record, and commits. Now and then it asks for
-/// the time.
+/// Runs a finishing batch whose step `recorded` writes the record, and commits. Now and then it
+/// asks for the time.
 async fn recording(
     store: &PostgresStore,
     transaction: &mut PgTransaction,

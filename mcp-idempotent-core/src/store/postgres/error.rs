@@ -6,8 +6,8 @@ use sqlx::{error::DatabaseError, postgres::PgDatabaseError};
 
 use crate::store::{StoreError, StoreErrorKind};
 
-/// Errors that our own statements raise on purpose, because sqlx returns no rows there. They have these
-/// meanings only in a batch of nothing but our statements.
+/// Errors that our own statements raise on purpose, because sqlx returns no rows there. They mean
+/// this only in a batch that has nothing but our statements.
 pub(super) mod answer {
     /// Division by zero: the lock of this exact call is taken.
     pub(in crate::store::postgres) const NO: &str = "22012";
@@ -95,7 +95,7 @@ fn is_end_of_session(code: &str) -> bool {
     ) || code.starts_with("08")
 }
 
-/// What kind of trouble an error is.
+/// What kind of problem an error is.
 pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
     if let Some(code) = sqlstate(error) {
         return match &*code {

@@ -1,8 +1,8 @@
 //! What became of a transaction whose finishing batch was stopped.
 //!
-//! Once the COMMIT was sent, no error is believed, because a pooler can make up errors with any
-//! SQLSTATE. What counts is whether the transaction can still be rolled back on its own connection
-//! ([`fate`]). If it cannot, a look at what was written decides ([`Sought`]).
+//! Once the COMMIT has been sent, no error is believed, because a pooler can make up errors with
+//! any SQLSTATE. What counts is whether the transaction can still be rolled back on its own
+//! connection ([`fate`]). If it cannot, a look at what was written decides ([`Sought`]).
 
 use super::{
     batch::{Batch, BatchRun, moment},
@@ -50,7 +50,7 @@ impl Stopped {
         }
     }
 
-    /// The same for a transaction whose number was heard earlier.
+    /// The same for a transaction whose number an earlier batch returned.
     pub(super) fn about(self, number: TransactionId) -> Self {
         match self.transaction {
             TransactionId::Unheard => Self {
@@ -99,7 +99,7 @@ pub(super) enum OwnView {
     Unclear(sqlx::Error),
 }
 
-/// Finds out what it means that a finishing batch was stopped.
+/// Finds out what the stop of a finishing batch means.
 pub(super) async fn stopped(
     store: &PostgresStore,
     transaction: PgTransaction,
@@ -114,9 +114,9 @@ pub(super) async fn stopped(
     }
 }
 
-/// Decides what may be believed once the COMMIT was sent. The transaction was not committed if its own
-/// connection can still roll it back. The handler had ended it if the server says so twice: for the
-/// RELEASE that began the batch, and for a later ROLLBACK TO. Everything else is open.
+/// Decides what may be believed once the COMMIT has been sent. The transaction was not committed if
+/// its own connection can still roll it back. The handler had ended it if the server says so twice:
+/// for the RELEASE that began the batch, and for a later ROLLBACK TO. Everything else is open.
 async fn fate(store: &PostgresStore, mut transaction: PgTransaction, why: &Stopped) -> Fate {
     let view = async {
         Ok(if is_silence(&why.error) {
@@ -139,8 +139,8 @@ async fn fate(store: &PostgresStore, mut transaction: PgTransaction, why: &Stopp
     }
 }
 
-/// Rolls the transaction back if it is ours, aborted or not. The savepoint shows that: it ends with the
-/// transaction, no matter who ends that.
+/// Rolls the transaction back if it is ours, aborted or not. The savepoint shows that: it ends with
+/// the transaction, no matter who ends it.
 pub(super) async fn undo_ours(store: &PostgresStore, transaction: &mut PgTransaction) -> OwnView {
     let batch = Batch::new(store).steps([
         Step::RollBackToSavepoint,
@@ -156,8 +156,8 @@ pub(super) async fn undo_ours(store: &PostgresStore, transaction: &mut PgTransac
     }
 }
 
-/// Like [`undo_ours`], after the savepoint was released. The transaction is ours if it is aborted: after
-/// a COMMIT, carried out or refused, no aborted transaction is open.
+/// Like [`undo_ours`], after the savepoint was released. The transaction is ours if it is aborted:
+/// after a COMMIT, carried out or refused, no aborted transaction is open.
 async fn undo_released(store: &PostgresStore, transaction: &mut PgTransaction) -> OwnView {
     let batch = Batch::new(store).steps([Step::Ask]);
     let is_aborted = |error: &sqlx::Error| {

@@ -24,7 +24,8 @@ use crate::{
 const CHANGING: &str = "the lease could not be changed";
 
 /// Renews durably, like a claim. After a crash of the server, a lease must not end earlier than its
-/// holder was told. Otherwise another attempt would take over from one that rightly goes on.
+/// holder was told. Otherwise another attempt would take over from one that is rightly still
+/// running.
 pub(super) async fn renew(
     store: &PostgresStore,
     lease: &Lease,
@@ -40,7 +41,7 @@ pub(super) async fn renew(
         }
         Err(error) if error.is_transient() => Err(error),
         Ok(LeaseEnd::Fenced) if reserved.renews() => Ok(LeaseEnd::Fenced),
-        // That connection may lack what the pool's hooks do for its own.
+        // That connection may lack what the pool's hooks set up on the pool's connections.
         Ok(LeaseEnd::Fenced) | Err(_) => renew(Tries::new(store, CHANGING)).await,
     }
 }
@@ -84,7 +85,7 @@ pub(super) async fn abandon(store: &PostgresStore, lease: &Lease) -> Result<Leas
     change(tries, lease, Some(Step::AtLeisure), Step::Abandon, &[]).await
 }
 
-/// Looks through the whole table. It is only asked while a secret is replaced.
+/// Looks through the whole table. It is asked only while a secret is being replaced.
 pub(super) async fn has_unsettled(
     store: &PostgresStore,
     age: Duration,
@@ -126,7 +127,7 @@ async fn change(
     });
     let (session, answer) = changed.await?.through();
     let (session, at) = match (answer.row(step), step) {
-        // The engine repeats a completion, so the one that did the work may be an earlier one.
+        // The engine repeats a completion, so an earlier one may have done the work.
         (None, Step::Complete | Step::CompleteBoth) => {
             done_before(&mut tries, session, Step::CompletedAs, &arguments[..3]).await?
         }

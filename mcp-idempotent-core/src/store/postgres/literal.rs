@@ -58,8 +58,8 @@ impl<'a> Argument<'a> {
         ]
     }
 
-    /// Writes the value for a parameter of this type. As a bare number a small integer would be an `int`,
-    /// whose cast costs more than the quotes.
+    /// Writes the value for a parameter of this type. As a bare number, a small integer would be an
+    /// `int`, whose cast costs more than the quotes.
     pub(super) fn push_for(self, parameter: &str, sql: &mut String) {
         match self {
             Self::Integer(value) if parameter != "int" && i32::try_from(value).is_ok() => {
@@ -187,8 +187,8 @@ fn is_plain(byte: u8) -> bool {
     (byte.is_ascii_graphic() || byte == b' ') && !matches!(byte, b'\'' | b'\\' | b'$')
 }
 
-/// Tool, application, scope and what the key begins with, one line each. What is not known or may not be kept
-/// is an empty line. No label has a line break, because each is [`plain`].
+/// Tool, application, scope and the beginning of the key, one line each. A line is empty if its
+/// value is not known or may not be kept. No label has a line break, because each is [`plain`].
 fn push_labels(text: &mut String, claim: &Claim) {
     let prefix = claim.key_prefix.as_deref().unwrap_or_default();
     text.push_str(&plain(&claim.call.tool, NAME_LENGTH));
@@ -202,7 +202,7 @@ fn push_labels(text: &mut String, claim: &Claim) {
     }
 }
 
-/// The same, to be bound.
+/// The same, as a bound value.
 pub(super) fn labels(claim: &Claim) -> String {
     let mut text = String::new();
     push_labels(&mut text, claim);

@@ -42,8 +42,8 @@ impl Locks {
         }
     }
 
-    /// The lock of this exact call: key, tool and arguments. Its halves are a lock of two numbers. The
-    /// first is the same for all calls under one key, so it can be seen whether another one runs.
+    /// The lock of this exact call: key, tool and arguments. It is a lock of two numbers. The first
+    /// is the same for all calls under one key, so it shows whether another one is running.
     pub(super) fn of_call(&self, claim: &Claim) -> [i32; 2] {
         let [_version, digest @ ..] = claim.fingerprint.to_stored();
         let upper = |lock: i64| i32::try_from(lock >> 32).unwrap_or(0);
@@ -58,7 +58,7 @@ impl Locks {
         self.key ^ first_eight(claim.id.as_bytes())
     }
 
-    /// Both, as the statements that try them take them.
+    /// Both, as arguments of the statements that try them.
     pub(super) fn all_of(&self, claim: &Claim) -> [Argument<'static>; 3] {
         let [of_key, of_call] = self.of_call(claim);
         [of_key.into(), of_call.into(), self.of_key(claim)].map(Argument::Integer)
@@ -75,8 +75,8 @@ fn first_eight(bytes: &[u8; 32]) -> i64 {
     i64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// The number by which a transaction is recognised, in the record that it writes or by its own lock. It
-/// is below zero, so that it is never a fencing token.
+/// The number by which a transaction is recognised, in the record that it writes or by its own
+/// lock. It is below zero, so that it is never a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark(pub(super) i64);
 
@@ -90,7 +90,7 @@ impl Mark {
 }
 
 /// The name of the savepoint under which handlers write. The savepoint lives as long as the
-/// transaction, no matter who ends that. Each store has its own name, so that no handler and no other
+/// transaction, no matter who ends it. Each store has its own name, so that no handler and no other
 /// store uses it by accident. It is the same for every call, because pg_stat_statements before
 /// Postgres 17 keeps an entry for each name.
 pub(super) fn savepoint() -> String {

@@ -37,10 +37,10 @@
 //!
 //! # The savepoint
 //!
-//! A handler runs under a savepoint of ours, which the opening round trip sets last. It lives exactly
-//! as long as the transaction, no matter who ends that, or how. The finishing round trip begins with
-//! its `RELEASE`, which fails if the handler has ended the transaction. As long as a `ROLLBACK TO` it
-//! succeeds, nothing was committed. So the handler runs in a subtransaction:
+//! A handler runs under a savepoint of ours, which the opening round trip sets last. It lives
+//! exactly as long as the transaction, no matter who ends it, or how. The finishing round trip
+//! begins with its `RELEASE`, which fails if the handler has ended the transaction. As long as a
+//! `ROLLBACK TO` it succeeds, nothing was committed. So the handler runs in a subtransaction:
 //!
 //! - A call that writes uses up two transaction numbers, its own and the savepoint's.
 //! - `SET TRANSACTION READ ONLY` lasts until the handler returns. A result above
@@ -65,11 +65,11 @@
 //! # What is believed
 //!
 //! The error of an abandoned statement is read before we send anything, so it is never taken for an
-//! answer to us. After a COMMIT was sent, no error code proves that nothing was committed, because a
-//! pooler may have made it up. There are two proofs: the transaction can still be rolled back on its
-//! own connection, or a look at the record under the key's lock, on that connection or a new one. For
-//! a call that leaves no record, the outcome is then unknown, unless the server says that its
-//! transaction was rolled back.
+//! answer to us. Once a COMMIT has been sent, no error code proves that nothing was committed,
+//! because a pooler may have made it up. There are two proofs: that the transaction can still be
+//! rolled back on its own connection, or what the record shows under the key's lock, read on that
+//! connection or a new one. For a call that leaves no record, the outcome is then unknown, unless
+//! the server says that its transaction was rolled back.
 //!
 //! # Where results and scopes can show
 //!
@@ -85,9 +85,10 @@
 //! answer is [`Ended::Aborted`]. Begin such a transaction after the outside call and keep it short, or
 //! leave it at READ COMMITTED.
 
-// A first call passes `claim_transaction` (whose batch `tries` runs) and `end`. Both write a `batch`, whose
-// statements are in `sql/`, for a `connection` of the `store`. `statement`, `literal`, `lock`, `own`,
-// `bound` and `watch` serve them. All other files are for settings, failures, lease mode and operators.
+// A first call passes `claim_transaction` (whose batch `tries` runs) and `end`. Both write a
+// `batch`, whose statements are in `sql/`, for a `connection` of the `store`. `statement`,
+// `literal`, `lock`, `own`, `bound` and `watch` serve them. All other files are for settings,
+// failures, lease mode and operators.
 mod batch;
 mod bound;
 mod builder;

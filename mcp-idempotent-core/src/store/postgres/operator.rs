@@ -30,9 +30,9 @@ const KIND_LENGTH: usize = 6;
 const OF_TOOL: &str = " AND {tool} {=} ";
 const OF_APPLICATION: &str = " AND {application} {=} ";
 const OF_SCOPE: &str = " AND {scope} {=} ";
-/// What the key begins with follows.
+/// The beginning of the key follows.
 const OF_KEY: &str = " AND pg_catalog.starts_with({key_prefix}, ";
-/// A moment follows, and a record id.
+/// A time and a record id follow.
 const AFTER: &str = " AND ({created_at}, id) {>} (timestamp with time zone 'epoch' {+} (";
 const OLDEST_FIRST: &str = "{created_at}, id";
 const OF_ID: &str = "id {=} ";
@@ -175,7 +175,7 @@ const fn stands(status: RecordStatus) -> &'static str {
     }
 }
 
-/// What is put together when records are listed.
+/// The pieces of which listings are made.
 #[cfg(test)]
 pub(super) fn texts() -> impl Iterator<Item = &'static str> {
     let conditions = [
@@ -247,7 +247,7 @@ fn info(row: &PgRow) -> Result<RecordInfo, sqlx::Error> {
     Ok(info)
 }
 
-/// A label; an empty line is none.
+/// A label. An empty line means that there is none.
 fn label(row: &PgRow, column: usize) -> Result<Option<&str>, sqlx::Error> {
     let label: &str = row.try_get(column)?;
     Ok((!label.is_empty()).then_some(label))

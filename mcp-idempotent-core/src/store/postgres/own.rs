@@ -1,5 +1,5 @@
-//! Connections of the store's own: the one that was used last comes first, and nothing is sent to give one
-//! back or to take a fresh one.
+//! Connections of the store's own: the most recently used comes first, and nothing is sent to give
+//! one back or to take a fresh one.
 //!
 //! sqlx counts these connections as inside a transaction, for as long as they live. So a `begin` by a
 //! handler is a savepoint, although our BEGIN goes out in a batch of plain text, which can
@@ -30,12 +30,12 @@ use tokio::{
 
 use super::bound::within;
 
-/// After this long without use it is asked whether it is still there.
+/// After this long without use it is checked before it is used again.
 const FRESH: Duration = Duration::from_secs(30);
 const ASKING: Duration = Duration::from_secs(1);
 /// After this long without use it is closed.
 const IDLE: Duration = Duration::from_secs(10 * 60);
-/// No connection gets older.
+/// No connection lives longer.
 const AGE: Duration = Duration::from_secs(30 * 60);
 const CLOSING: Duration = Duration::from_secs(5);
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(60);
@@ -111,14 +111,14 @@ impl Own {
             {
                 return Ok(object);
             }
-            // What was idle for as long is likely to be as dead.
+            // Others that were idle for as long are probably dead too.
             drop(Object::take(object));
             self.pool.retain(|kept, _| kept.used.elapsed() < FRESH);
         }
     }
 }
 
-/// Closes what has been idle for long, until the store is dropped or closed.
+/// Closes connections that have been idle for long, until the store is dropped or closed.
 async fn close_idle(pool: WeakPool<Connect>) {
     loop {
         tokio::time::sleep(LOOKED_AT_EVERY).await;
@@ -171,7 +171,7 @@ impl Manager for Connect {
 
 impl fmt::Debug for Connect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Its options have the password.
+        // The options contain the password.
         f.debug_struct("Connect").finish_non_exhaustive()
     }
 }

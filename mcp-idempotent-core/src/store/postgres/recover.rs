@@ -68,10 +68,10 @@ enum Look {
     NotYet(String),
 }
 
-/// Takes the lock on the primary, and in a later statement looks for what was to be written. The lost
-/// session holds the lock until its commit is visible or rolled back. The first try is on `kept`, if
-/// that connection still answers, and later ones on new connections. With the lock taken, it does not
-/// matter which session asks.
+/// Takes the lock on the primary, and in a later statement looks for what should have been written.
+/// The lost session holds the lock until its commit is visible or rolled back. The first try is on
+/// `kept`, if that connection still answers, and later ones on new connections. With the lock
+/// taken, it does not matter which session asks.
 pub(super) async fn find_out(
     store: &PostgresStore,
     sought: Sought<'_>,
@@ -203,11 +203,11 @@ fn recorded(row: Option<&PgRow>, mark: Mark) -> Result<Look, sqlx::Error> {
     })))
 }
 
-/// Token and state decide: nobody else completes a record under this token.
+/// Token and state decide, because nobody else completes a record under this token.
 fn completed(row: Option<&PgRow>, lease: &Lease) -> Result<Look, sqlx::Error> {
     const COMPLETED: i32 = 1;
     let Some(row) = row else {
-        // It was completed and has been swept, or it was fenced. Nothing tells which.
+        // It was completed and has been swept, or it was fenced. There is no way to tell.
         return Ok(Look::NotYet("the record is gone".to_owned()));
     };
     if row.try_get::<i64, _>(0)? != lease.token {

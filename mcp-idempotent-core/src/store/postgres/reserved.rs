@@ -1,8 +1,8 @@
 //! One connection beside the others, so that renewals do not queue behind handlers. It is opened when it
 //! is first needed, and closed after a time without use, or when the pool is closed.
 //!
-//! The hooks of a pool do not run for it, so it might not have the rights that they give, or not see the
-//! rows. Only what it was seen to do is believed.
+//! A pool's hooks do not run for it, so it may lack the rights that they grant, or not see the
+//! rows. It is believed only in what it was seen to do.
 
 use std::{
     fmt,

@@ -45,13 +45,14 @@ impl PostgresStore {
         ))
     }
 
-    /// Creates the schema, and brings its tables to this version. Any number of processes may run it at
-    /// the same time, and more than once. It needs the right to create schemas in the database, or an
-    /// existing schema that the role owns.
+    /// Creates the schema, and brings its tables to this version. Any number of processes may run
+    /// it at the same time, and more than once. It needs the right to create schemas in the
+    /// database, or an existing schema that the role owns.
     ///
     /// # Errors
     ///
-    /// The database could not be asked, or refused. Nothing was changed, because it is one transaction.
+    /// The database could not be asked, or refused. Nothing has changed, because it is one
+    /// transaction.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let schema = &self.inner.schema;
         let mut tries = Tries::patient(self, "the migration failed");

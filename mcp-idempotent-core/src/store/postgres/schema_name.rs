@@ -2,7 +2,7 @@
 
 use crate::store::{StoreError, StoreErrorKind};
 
-/// A schema's name that was checked to be a plain identifier.
+/// A schema's name, checked to be a plain identifier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SchemaName(String);
 

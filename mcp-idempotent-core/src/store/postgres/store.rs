@@ -68,8 +68,8 @@ pub(super) struct Inner {
     pub(super) begun: AtomicU64,
 }
 
-/// The isolation level of a handler's transaction. It is part of BEGIN, because Postgres does not allow
-/// a change after the first statement (in the set-up hook, for instance).
+/// The isolation level of a handler's transaction. It is part of BEGIN, because Postgres does not
+/// allow a change after the first statement (in the set-up hook, for instance).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "SQL has exactly these")]
 pub enum Isolation {
@@ -90,15 +90,15 @@ pub type OnBegin = Arc<
 >;
 
 impl PostgresStore {
-    /// How many connections a store of its own has at most: 10.
+    /// How many connections a store opens of its own at most: 10.
     pub const DEFAULT_CONNECTIONS: u32 = 10;
     /// How long a claim waits for a connection: 5 seconds.
     pub const DEFAULT_ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
     /// How long the store waits for the answer to one of its own round trips before the connection
     /// counts as lost: 10 seconds.
     pub const DEFAULT_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-    /// The same for statements that may take long, those of an operator, a sweep, a migration or a
-    /// check of the tables: 60 seconds.
+    /// The same for statements that may take long (operator commands, sweeps, migrations and checks
+    /// of the tables): 60 seconds.
     pub const DEFAULT_MAINTENANCE_TIMEOUT: Duration = Duration::from_secs(60);
     /// How long a handler may leave its transaction idle before the server ends the session:
     /// 60 seconds.
@@ -106,19 +106,20 @@ impl PostgresStore {
     /// How long the store tries to find out what became of a commit whose answer was lost:
     /// 10 seconds.
     pub const DEFAULT_RECOVERY_TIMEOUT: Duration = Duration::from_secs(10);
-    /// How long a statement of lease mode, or of an operator, waits for a lock that somebody else
+    /// How long a statement in lease mode, or of an operator, waits for a lock that somebody else
     /// holds on our table or on a record: 5 seconds.
     pub const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
     /// Results up to this size are part of the statement that commits. Larger ones are bound, which
     /// takes two more round trips.
     pub const INLINE_RESULT_BYTES: usize = 4096;
 
-    /// How often the store looks whether the session of a running handler still lives: every 10 seconds,
-    /// or after each idle timeout if that is shorter.
+    /// How often the store checks that the session of a running handler still lives: every 10
+    /// seconds, or after each idle timeout if that is shorter.
     pub const SESSION_CHECKED_EVERY: Duration = Duration::from_secs(10);
 
-    /// Closes the store's own connections, and the one for renewals. Connections in use are closed when
-    /// they are given back. A pool of the user's is left open. Call it after the last call has ended.
+    /// Closes the store's own connections, and the one for renewals. Connections in use are closed
+    /// when they are given back. A pool of the user's is left open. Call it after the last call has
+    /// ended.
     pub async fn close(&self) {
         if let Source::Own(own) = &self.inner.source {
             own.close();
@@ -140,9 +141,9 @@ impl PostgresStore {
         self.inner.prepared.load(Ordering::Relaxed)
     }
 
-    /// Whether the next transaction is to say if it is serializable. Not each of them has to: it costs a
-    /// call a little, a database's default rarely changes, and a call that finds out too late is only
-    /// refused to be repeated.
+    /// Whether the next transaction should report if it is serializable. Not every one has to: it
+    /// costs a call a little, a database's default rarely changes, and a call that finds out too
+    /// late is only refused, and can be repeated.
     pub(super) fn asks_for_isolation(&self) -> bool {
         const EVERY: u64 = 64;
         let begun = self.inner.begun.load(Ordering::Relaxed);
@@ -278,7 +279,7 @@ impl Source {
         }
     }
 
-    /// How many connections there may be, if all of them are in use.
+    /// The limit on connections, if all of them are in use.
     pub(super) fn exhausted(&self) -> Option<usize> {
         match self {
             Self::Pool(pool) => {
@@ -290,11 +291,12 @@ impl Source {
     }
 }
 
-/// After this long it is asked again. Two clocks drift apart by less than a second in that time.
+/// After this long the server is asked again. Two clocks drift apart by less than a second in that
+/// time.
 const ASKED_EVERY: Duration = Duration::from_secs(60);
 
-/// The last time that the server told, and what has passed since then by this process's own steady
-/// clock. It is only for show: callers that joined a call are told with it when that call was completed.
+/// The last time that the server told, plus what has passed since by this process's own steady
+/// clock. It is only informative: it tells callers that joined a call when that call was completed.
 /// The record itself has the server's time.
 #[derive(Debug, Default)]
 pub(super) struct ServerClock(Mutex<Option<(Instant, Timestamp)>>);

@@ -1,8 +1,8 @@
 //! Removes expired records in small batches, which wait for nobody.
 //!
-//! There is no index on the time of expiry: it would cost every call more than a sweep costs. So a sweep
-//! walks through the table by the places of the rows, slice by slice, and goes on where the last one
-//! stopped.
+//! There is no index on the time of expiry: it would cost every call more than a sweep costs. So a
+//! sweep walks through the table by the rows' places, slice by slice, and continues where the last
+//! one stopped.
 
 use std::sync::atomic::Ordering;
 
@@ -20,8 +20,8 @@ use crate::store::StoreError;
 const BATCH: u32 = 1000;
 /// How many blocks of the table one statement looks through: 2 MiB.
 const SLICE: u64 = 256;
-/// How much of the table a sweep that comes again and again looks through each time: at least 8 MiB, and
-/// at least this part.
+/// How much of the table each run of a regular sweep looks through: at least 8 MiB, and at least
+/// this part of it.
 const FEWEST_BLOCKS: u64 = 1024;
 const PART: u64 = 20;
 /// The text of a row's place is shorter than this.
@@ -29,7 +29,7 @@ const PLACE_LENGTH: usize = 32;
 
 const SWEEPING: &str = "the sweep failed";
 
-/// How much of the table is looked through.
+/// How much of the table to look through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
     Whole,

@@ -103,14 +103,14 @@ pub(super) struct Tries<'s> {
     pub(super) store: &'s PostgresStore,
     doing: &'static str,
     left: u32,
-    /// How long one answer is waited for.
+    /// How long to wait for one answer.
     bound: Duration,
     /// When all of them end.
     deadline: Instant,
-    /// Whether they use the connection beside the pool.
+    /// Whether they use the reserved connection.
     reserved: bool,
     last: Option<sqlx::Error>,
-    /// A batch with a COMMIT had no answer that can be believed.
+    /// A batch with a COMMIT got no answer that can be believed.
     pub(super) may_be_committed: bool,
 }
 
@@ -122,7 +122,7 @@ impl<'s> Tries<'s> {
         Self::within(store, doing, store.inner.answer_timeout)
     }
 
-    /// On the connection beside the pool.
+    /// On the reserved connection.
     pub(super) fn reserved(store: &'s PostgresStore, doing: &'static str) -> Self {
         Self {
             reserved: true,
@@ -130,7 +130,7 @@ impl<'s> Tries<'s> {
         }
     }
 
-    /// For statements that may take long: those of an operator, a sweep or a migration.
+    /// For statements that may take long: operator commands, sweeps and migrations.
     pub(super) fn patient(store: &'s PostgresStore, doing: &'static str) -> Self {
         Self::within(store, doing, store.inner.maintenance_timeout)
     }
@@ -151,7 +151,7 @@ impl<'s> Tries<'s> {
         }
     }
 
-    /// How long the next answer is waited for.
+    /// How long to wait for the next answer.
     pub(super) fn bound(&self) -> Duration {
         let left = self.deadline.saturating_duration_since(Instant::now());
         self.bound.min(left)
@@ -271,9 +271,10 @@ impl<'s> Tries<'s> {
         }
     }
 
-    /// Prepares our statements on a connection outside any transaction. Two signs show a pooler that
-    /// gives each transaction a different session: the names are unknown again right after this, or
-    /// are already known although they were unknown a moment ago. Names are then no longer used.
+    /// Prepares our statements on a connection outside any transaction. Two signs reveal a pooler
+    /// that gives each transaction a different session: right after this the names are unknown
+    /// again, or they are already known although they were unknown a moment ago. Names are then no
+    /// longer used.
     async fn prepare(&self, session: &mut Session, again: bool) -> Result<(), StoreError> {
         if !again {
             // One implicit transaction, so that the lock timeout ends with it. Preparing waits for

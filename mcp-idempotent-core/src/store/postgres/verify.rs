@@ -25,13 +25,13 @@ use crate::{
 };
 
 impl PostgresStore {
-    /// Proves that the store can work here. It writes a record, sees it, changes it and removes it; it
-    /// finds that a second connection is excluded by a lock, and a second record by the primary key. All
-    /// of this is rolled back. It needs no right to create anything, and opens a connection of its own
-    /// beside one of the pool.
+    /// Proves that the store can work here. It writes a record, sees it, changes it and removes it;
+    /// it finds that a second connection is excluded by a lock, and a second record by the primary
+    /// key. All of this is rolled back. It needs no right to create anything. It uses one of the
+    /// store's connections and opens another.
     ///
-    /// It logs a warning if the connections go through a pooler that shares sessions between clients.
-    /// Where the pooler had no other session free, that cannot be seen.
+    /// It logs a warning if the connections go through a pooler that shares sessions between
+    /// clients. It cannot tell if the pooler had no other session free.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl PostgresStore {
         self.could_write(written)?;
         let key = Argument::Integer(self.inner.locks.of_key(&claim));
         let mut moved_to = home;
-        // Each kind of lock, because an engine may have one of them only.
+        // Both kinds of lock, because an engine may have only one of them.
         for both in [true, false] {
             let begun = Batch::in_full(self).steps([Step::BeginReadCommitted, Step::Backend]);
             let excluded = if both {
@@ -103,7 +103,7 @@ impl PostgresStore {
         }
         tries.roll_back(&mut session).await.map_err(failed)?;
         session.release();
-        // The session that it had before is taken by our own transaction.
+        // Our own transaction occupies the session that it had before.
         if moved_to != home {
             tracing::warn!(
                 "the connections go through a pooler that shares sessions between clients; your own queries need care there: see \"Poolers\" in docs/operating.md"
@@ -126,7 +126,7 @@ impl PostgresStore {
         )))
     }
 
-    /// One that is not the pool's, which may have no second one.
+    /// A connection from outside the pool, which may have no second one.
     async fn another_connection(&self) -> Result<PgConnection, StoreError> {
         let options = self.inner.source.connect_options();
         let connected = PgConnection::connect_with(&options);
@@ -143,7 +143,7 @@ impl PostgresStore {
                     "the database is a standby: the store needs the primary",
                 ));
             }
-            // A standby has been told apart before.
+            // A standby was already ruled out above.
             if error::is_read_only(&error) {
                 return Err(misconfigured(
                     "transactions begin read-only here: set default_transaction_read_only to off for the role and the database",
@@ -177,7 +177,7 @@ fn write<'s>(store: &'s PostgresStore, claim: &Claim) -> Batch<'s> {
         .call(Step::Expire, &record)
 }
 
-/// A claim that no caller has, and no other check that runs now.
+/// A claim that no caller makes, and no other check that runs now.
 fn claim_of_nobody() -> Claim {
     let random = RandomState::new().hash_one(0);
     let scope = Scope::new(format!("{random:016x}"));
@@ -197,7 +197,7 @@ fn result() -> Completion {
     Completion::new(None, Duration::from_secs(60))
 }
 
-/// Whether a lock is taken: the first one that was tried, or a later one.
+/// Whether the error says that a lock is taken: the first one tried, or a later one.
 fn is_refusal(error: &sqlx::Error) -> bool {
     is_first_refusal(error) || error::sqlstate(error).as_deref() == Some(answer::KEY_BUSY)
 }

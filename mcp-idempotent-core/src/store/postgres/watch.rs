@@ -19,7 +19,7 @@ use crate::store::StoreError;
 pub(super) enum Holder {
     Session(i32),
     Nobody,
-    /// The server is a standby, where locks of the primary are not seen.
+    /// The server is a standby, where the primary's locks cannot be seen.
     Unseen,
 }
 

@@ -1,2 +1,2 @@
--- For a statement that does not see to it itself.
+-- For statements that do not make themselves durable.
 SELECT WHERE {durable}

@@ -1,4 +1,4 @@
 -- $1 pg_catalog.bytea  record id
--- Lets a record be past its end. Draws a token, as leases and resolutions do.
+-- Puts a record past its end. Draws a token, as leases and resolutions do.
 UPDATE {records} SET token = {token}, expires_at = completed_at, purge_at = NULL
 WHERE id {=} $1 RETURNING token
