@@ -258,8 +258,8 @@ pub enum End {
     reason = "the engine must answer every ending"
 )]
 pub enum Ended {
-    /// As asked, at this time, which callers that joined are told. A store that does not ask its
-    /// database each time may be off by some milliseconds; the record has the database's own time.
+    /// As asked. Callers that joined are told this time. A store that does not ask its database
+    /// each time may be off by some milliseconds; the record has the database's own time.
     AsAsked(Timestamp),
     /// Another call's record won. Nothing of this call was committed.
     Lost(Record),
@@ -273,7 +273,7 @@ pub enum Ended {
     EndedByHandler,
     /// The connection was lost during the commit, and the outcome could not be found out.
     Unknown(StoreError),
-    /// The record is no longer under the lease's token, or the completion's guard is lost. Nothing of
-    /// this call was committed.
+    /// The record is no longer under the lease's token, or the completion's guard is lost. Nothing
+    /// of this call was committed.
     Fenced,
 }

@@ -8,10 +8,10 @@
 //! 1. **A key is claimed once.** Of any number of concurrent [`Store::claim`] and
 //!    [`TransactionStore::begin`] calls for one id, in any number of processes that share the
 //!    store, at most one gets [`Claimed::New`] until that attempt has ended.
-//! 2. **A claim reports and never waits long.** If another attempt holds the key,
-//!    the answer is [`Claimed::InProgress`] (same fingerprint), [`Claimed::Conflict`] (another
-//!    fingerprint) or [`Claimed::Found`], and the engine polls. A store that must queue (a single
-//!    writer) bounds its queue and answers [`StoreErrorKind::Busy`].
+//! 2. **A claim reports and never waits long.** If another attempt holds the key, the answer is
+//!    [`Claimed::InProgress`] (same fingerprint), [`Claimed::Conflict`] (another fingerprint) or
+//!    [`Claimed::Found`], and the engine polls. A store that must queue (a single writer) bounds
+//!    its queue and answers [`StoreErrorKind::Busy`].
 //! 3. **Expired is absent.** A record past its expiry is never reported, swept or not, except as
 //!    [`RecordState::Expired`] to a claim with [`OnExpired::Refuse`]. It does not block a new
 //!    claim. Replacing it never lets two racing claims both succeed.
@@ -217,8 +217,8 @@ pub trait Store: Send + Sync + 'static {
     /// The store could not be reached. What was removed stays removed.
     fn sweep(&self, limit: u32) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Like [`sweep`](Self::sweep), for a sweep that comes again and again. It may look at a part of
-    /// the records only, if the next ones look at the rest.
+    /// Like [`sweep`](Self::sweep), for a sweep that runs regularly. It may look at only part of
+    /// the records, if the next ones look at the rest.
     ///
     /// # Errors
     ///
@@ -253,8 +253,9 @@ pub trait TransactionStore: Store {
         claim: Option<&Claim>,
     ) -> impl Future<Output = Result<Claimed<Self::Transaction>, StoreError>> + Send;
 
-    /// Resolves when the session of an open transaction is seen to have ended while its handler still
-    /// runs. The handler's writes are then lost. `None` if a transaction cannot end by itself.
+    /// Resolves when the session of an open transaction is seen to have ended while its handler
+    /// still runs. The handler's writes are then lost. `None` if a transaction cannot end by
+    /// itself.
     fn session_over(&self, transaction: &Self::Transaction) -> Option<BoxFuture<'static, ()>> {
         let _ = transaction;
         None

@@ -61,8 +61,8 @@ pub struct RecordQuery {
     pub application: Option<Arc<str>>,
     /// Only records of this scope.
     pub scope: Option<Arc<str>>,
-    /// Only records whose key starts with this. A record keeps 8 characters of its key, so no more of this
-    /// are compared.
+    /// Only records whose key starts with this. A record keeps 8 characters of its key, so only
+    /// that many are compared.
     pub key_prefix: Option<Arc<str>>,
     /// Only records after this one: the [`RecordInfo::cursor`] of the last record of the previous
     /// page.
@@ -104,7 +104,7 @@ pub struct RecordInfo {
     pub fingerprint: Fingerprint,
     /// The tool that was called.
     pub tool: Arc<str>,
-    /// Whose record it is. A store may replace unusual characters of this and of the scope.
+    /// Whose record it is. A store may replace unusual characters in this and in the scope.
     pub application: Option<Arc<str>>,
     /// Whose key it is.
     pub scope: Option<Arc<str>>,
@@ -285,8 +285,8 @@ pub enum Resolution {
     /// The call took no effect, and never will. The key is free. The next attempt is the first of a
     /// new origin, with a new downstream key.
     NotCommitted,
-    /// The effect stays unknown, but running the call again is acceptable. The key is free, and the next
-    /// attempt has the same downstream key.
+    /// The effect stays unknown, but running the call again is acceptable. The key is free, and the
+    /// next attempt has the same downstream key.
     Release,
 }
 

@@ -11,13 +11,14 @@ use crate::store::{StoreError, StoreErrorKind};
 const DEFAULT_PREFIX: &str = "mcp_idempotent";
 
 impl RedisStore {
-    /// Connects to a server or a cluster, and [verifies](Self::verify) it. Whether it is a cluster
-    /// shows then. Takes a URL such as `redis://user:password@host:6379/0`, or what the driver makes
-    /// of one.
+    /// Connects to a server or a cluster, and [verifies](Self::verify) it. It finds out whether it
+    /// is a cluster. Takes a URL such as `redis://user:password@host:6379/0`, or what the driver
+    /// makes of one.
     ///
     /// # Errors
     ///
-    /// As [`build`](RedisStoreBuilder::build) and [`verify`](Self::verify). Nothing was changed.
+    /// The same as for [`build`](RedisStoreBuilder::build) and [`verify`](Self::verify). Nothing
+    /// was changed.
     pub async fn open(server: impl IntoConnectionInfo) -> Result<Self, StoreError> {
         let store = Self::builder().with_server(server)?.build()?;
         store.verify().await?;
@@ -46,13 +47,13 @@ impl RedisStoreBuilder {
     /// How long a call waits for the server before it is refused as unavailable: 5 seconds.
     pub const DEFAULT_WAIT_BOUND: Duration = Duration::from_secs(5);
 
-    /// Names the server. For a cluster name several nodes: the first one that answers tells the
+    /// Names the server. For a cluster, name several nodes: the first one that answers lists the
     /// others.
     ///
     /// # Errors
     ///
     /// [`Misconfigured`](StoreErrorKind::Misconfigured): this is not an address, or it asks for TLS
-    /// and the crate `redis` was built without (see the [module](super)).
+    /// and the crate `redis` was built without it (see the [module](super)).
     pub fn with_server(mut self, server: impl IntoConnectionInfo) -> Result<Self, StoreError> {
         let node = server
             .into_connection_info()
@@ -61,7 +62,7 @@ impl RedisStoreBuilder {
         Ok(self)
     }
 
-    /// What the keys begin with; the default is `mcp_idempotent`. Stores with different prefixes
+    /// The beginning of every key; the default is `mcp_idempotent`. Stores with different prefixes
     /// share nothing.
     pub fn with_key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();

@@ -1,4 +1,4 @@
-//! What the errors of Redis mean to a store.
+//! What Redis errors mean to a store.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 

@@ -13,7 +13,8 @@ use crate::{
     store::{CallInfo, Claim, Claimed, Completion, Lease, LeaseEnd, Reach, Store, StoreError},
 };
 
-/// How many records one script may remove, so that it holds the server for at most a few milliseconds.
+/// How many records one script may remove, so that it holds the server for at most a few
+/// milliseconds.
 const SWEEP_BATCH: u32 = 100;
 /// How many records one script looks at.
 const LOOKED_AT: usize = 500;

@@ -100,7 +100,7 @@ impl Link {
             )));
         }
         if !is("role", "master") {
-            // It would answer look-ups with what it has, and that may be old.
+            // It would answer look-ups with what it has, which may be out of date.
             return Err(RedisError::from(std::io::Error::new(
                 std::io::ErrorKind::ConnectionRefused,
                 "the server is a replica",

@@ -35,21 +35,21 @@
 //!   has none, whatever happens to its process. Only a sweep, or a later claim, removes it, once
 //!   `in_doubt_retention` is over. Each claim sweeps two records, so a store that is used does not
 //!   grow without a sweep in the background. Tombstones save memory only if there is one.
-//! - **The server's clock** decides all times, and is what fencing tokens are made of. Keep the clocks of primaries and replicas in step: after a failover the
-//!   new primary's clock counts.
-//! - **Tokens.** A token is the server's clock in microseconds, or the last token plus one if that is
-//!   more. So tokens grow, also after a record was released or swept, after a restart that lost the
-//!   last seconds, and after a failover to a replica whose clock is in step. A mere counter would
-//!   come back from a failover with tokens that were given out before.
-//! - **Clusters.** All keys of a store have the same part in braces, and so are in one slot: one
-//!   script changes records, indexes and the last token at once, which two records of one call need
-//!   while a secret is being replaced. The store is therefore on one primary and its replicas. To
-//!   spread several applications over a cluster, give each a
+//! - **The server's clock** decides all times, and is what fencing tokens are made of. Keep the
+//!   clocks of primaries and replicas in step: after a failover the new primary's clock counts.
+//! - **Tokens.** A token is the server's clock in microseconds, or the last token plus one if that
+//!   is larger. So tokens grow, even after a record was released or swept, after a restart that
+//!   lost the last seconds, and after a failover to a replica whose clock is in step. A mere
+//!   counter would come back from a failover with tokens that were given out before.
+//! - **Clusters.** All keys of a store have the same part in braces, and so are in one slot. One
+//!   script can then change records, indexes and the last token at once, which two records of one
+//!   call need while a secret is being replaced. So the store is on one primary and its replicas.
+//!   To spread several applications over a cluster, give each a
 //!   [prefix](RedisStoreBuilder::with_key_prefix) of its own. The slot may move while calls run.
 //!   The names of the keys are in `docs/stored-format.md`.
 //! - **A lost answer.** Each change carries a mark, which the record keeps. If the connection is
 //!   lost, the script is sent again and knows whether it has already run. (A release that keeps
-//!   nothing leaves nothing to know it by; it counts as fenced then.)
+//!   nothing leaves nothing to recognise it by; it then counts as fenced.)
 //! - **Bounds.** Each question is answered within
 //!   [the wait bound](RedisStoreBuilder::with_wait_bound), or refused as
 //!   [`Unavailable`](StoreErrorKind::Unavailable). A connection that falls silent is replaced.

@@ -1,4 +1,5 @@
-//! The scripts. Each runs on the server as a whole, and all of its keys are in one slot of a cluster.
+//! The scripts. Each runs on the server as a whole, and all of its keys are in one slot of a
+//! cluster.
 
 use std::{
     collections::hash_map::RandomState,
@@ -54,8 +55,8 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// On all records whose keys begin with this. The part in braces puts all keys of a store into one
-    /// slot of a cluster.
+    /// On all records whose keys begin with this. The part in braces puts all keys of a store into
+    /// one slot of a cluster.
     pub(super) fn on_all(script: &'static Script, prefix: &str) -> Self {
         let names = ["last_token", "due", "open", "records"];
         let mut keys: Vec<_> = names

@@ -14,9 +14,9 @@ use crate::{
 };
 
 impl RedisStore {
-    /// Checks that the server keeps what it is given: it may not evict keys, and scripts may run. In
-    /// a cluster all primaries are asked. Changes nothing. A server without an append-only file is
-    /// accepted, with a warning in the log.
+    /// Checks that the server keeps what it is given: it must not evict keys, and must let scripts
+    /// run. In a cluster, all primaries are asked. Changes nothing. A server without an append-only
+    /// file is accepted, with a warning in the log.
     ///
     /// # Errors
     ///

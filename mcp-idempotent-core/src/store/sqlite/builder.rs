@@ -30,8 +30,8 @@ impl SqliteStore {
     ///
     /// [`Misconfigured`](StoreErrorKind::Misconfigured): the database is in memory, this file
     /// system has no WAL mode, or the file cannot be written or was made by a newer version.
-    /// [`Busy`](StoreErrorKind::Busy): another process held the file for too long. Whatever was
-    /// already set up stays; opening again continues from there.
+    /// [`Busy`](StoreErrorKind::Busy): another process held the file for too long. What was already
+    /// set up stays; opening again continues from there.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
         let options = match path.to_str() {
@@ -110,16 +110,16 @@ impl SqliteStoreBuilder {
         }
     }
 
-    /// How long a call waits for the writer. Renewing and ending a running lease takes precedence over all
-    /// handlers that queue in this process. It still has to wait for the handler that has the
-    /// writer, so its bound is the transaction limit plus this.
+    /// How long a call waits for the writer. Renewing or ending a running lease takes precedence
+    /// over all handlers that queue in this process. It still has to wait for the handler that has
+    /// the writer, so it waits for up to the transaction limit plus this.
     pub fn with_wait_bound(mut self, wait_bound: Duration) -> Self {
         self.wait_bound = wait_bound;
         self
     }
 
     /// How long a handler may hold the transaction. No lease can be renewed meanwhile, so every
-    /// lease must be longer than three times this.
+    /// lease must be more than three times as long.
     pub fn with_transaction_limit(mut self, transaction_limit: Duration) -> Self {
         self.transaction_limit = transaction_limit;
         self
@@ -131,9 +131,9 @@ impl SqliteStoreBuilder {
         self
     }
 
-    /// Runs this hook in each transaction, after the claim and before the handler. Its writes
-    /// belong to the handler's writes. If it fails, the call ends before the handler runs, with
-    /// nothing committed.
+    /// Runs this hook in each transaction, after the claim and before the handler. Its writes count
+    /// as the handler's. If it fails, the call ends before the handler runs, with nothing
+    /// committed.
     pub fn with_on_begin(
         mut self,
         hook: impl for<'c> Fn(

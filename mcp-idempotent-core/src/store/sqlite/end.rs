@@ -18,9 +18,9 @@ use crate::{
     store::{Claim, Completion, End, Ended, Lease, StoreError, StoreErrorKind},
 };
 
-/// How many statements a batch has that ends a transaction.
+/// The number of statements in a batch that ends a transaction.
 const ENDING_STATEMENTS: usize = 2;
-/// How many a batch has that writes a record.
+/// The number in a batch that writes a record.
 const RECORDING_STATEMENTS: usize = 3;
 
 pub(super) async fn end(

@@ -90,8 +90,8 @@ impl SqliteStore {
                     makes_room = true;
                 }
                 Err(error) => {
-                    // Where the lock was refused, nothing was begun, or no more than a look-up. It may
-                    // be held by this very call in another process, so the next round looks again.
+                    // If the lock was refused, nothing was begun, or only a look-up. The lock may
+                    // be held by this same call in another process, so the next round looks again.
                     let may_be_open = makes_room || !is_busy(&error);
                     if claim.is_some() && may_be_open && checkout.writer.roll_back().await.is_err()
                     {

@@ -13,8 +13,8 @@ pub(super) async fn look_up(
     store.read(claim, store.deadline()).await
 }
 
-/// The key is free if the write lock is. A running transaction of another process does not say which key
-/// it belongs to, so while it holds the lock every unknown key counts as in progress.
+/// The key is free if the write lock is free. Another process's running transaction does not say
+/// which key it belongs to. So while it holds the lock, every unknown key counts as in progress.
 pub(super) async fn inspect(store: &SqliteStore, claim: &Claim) -> Result<Inspected, StoreError> {
     match store.open_for(Some(claim), false).await {
         Ok(Opened::Found(record)) => Ok(Inspected::Found(record)),

@@ -1,7 +1,7 @@
 //! Which caller in this process writes next.
 //!
 //! First come, first served, in two lines. Short statements that keep a lease alive, or end one, go
-//! before every caller that may hold the writer for long. Behind a full queue of handlers they
+//! ahead of every caller that may hold the writer for long. Behind a full queue of handlers they
 //! would come too late, and the leases would be lost.
 
 use std::{
@@ -72,12 +72,12 @@ impl State {
     }
 }
 
-/// The right to write. When it is dropped, anywhere, it passes to the next caller in the queue.
+/// The right to write. Wherever it is dropped, it passes to the next caller in the queue.
 #[derive(Debug)]
 struct Turn {
     state: Arc<Mutex<State>>,
     kept: Option<Writer>,
-    /// Since when a handler has held the writer in this turn.
+    /// When a handler got the writer in this turn.
     handled_since: Option<Instant>,
 }
 
@@ -172,8 +172,8 @@ impl WriterQueue {
         called(receiver, deadline).await
     }
 
-    /// Lets the lease line write first, if it has callers. For a caller that has the turn but is
-    /// waiting for the file's lock, which a handler may hold for long.
+    /// Lets the lease line write first, if it has callers. For a caller that has the turn but waits
+    /// for the file's lock, which a handler elsewhere may hold for long.
     pub(super) async fn let_leases_pass(
         &self,
         checkout: Checkout,
@@ -245,7 +245,7 @@ async fn called(
             .map_err(|_| busy("the writer"))?,
         None => receiver.await,
     };
-    // An error is not expected here: the caller that has the turn always passes it on.
+    // No error is expected here: the caller that has the turn always passes it on.
     called.map_err(|_| busy("the writer"))
 }
 

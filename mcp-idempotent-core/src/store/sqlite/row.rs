@@ -19,7 +19,7 @@ use crate::{
     store::Claim,
 };
 
-/// What there is under the id of a claim.
+/// What is stored under a claim's id.
 pub(super) enum Found {
     Nothing,
     /// A record that blocks the claim.
@@ -52,7 +52,7 @@ pub(super) fn looked_up(claim: &Claim) -> Encoded {
     Ok(arguments)
 }
 
-/// The arguments with which every statement begins that writes a whole record: `?1` to `?6`.
+/// The first arguments of every statement that writes a whole record: `?1` to `?6`.
 pub(super) fn written(claim: &Claim) -> Encoded {
     let mut arguments = SqliteArguments::default();
     arguments.add(&claim.id.as_bytes()[..])?;

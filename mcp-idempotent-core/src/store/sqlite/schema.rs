@@ -24,7 +24,7 @@ pub(super) fn is_prefix(prefix: &str) -> bool {
 
 impl SqliteStore {
     /// The SQL that [`migrate`](Self::migrate) runs, in order, with this store's table prefix. For
-    /// those who create their tables themselves.
+    /// creating the tables yourself.
     #[must_use]
     pub fn migrations(&self) -> Vec<String> {
         MIGRATIONS

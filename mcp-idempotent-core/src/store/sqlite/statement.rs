@@ -24,23 +24,25 @@ pub(super) const RELEASED: i64 = 4;
 /// Every statement that runs more than once, as text that the driver prepares once per connection.
 ///
 /// Most are single statements; `begin` and those that commit are batches. Parameters are, unless
-/// noted, `?1` record id, `?2` fingerprint, `?3` tool, `?4` application, `?5` scope, `?6` key prefix. Tables are qualified with
-/// `main`, so that a temporary table made by the handler cannot replace them.
+/// noted, `?1` record id, `?2` fingerprint, `?3` tool, `?4` application, `?5` scope, `?6` key
+/// prefix. Tables are qualified with `main`, so that a temporary table made by the handler cannot
+/// replace them.
 ///
 /// Every record has an `expires_at`. From then on it is absent, whatever its state.
 ///
-/// What every call runs has no RETURNING, no `IN` of more than two values, and no joined sub-select:
-/// SQLite makes a temporary table for each, which takes longer than reading the row again.
+/// The statements that every call runs have no RETURNING, no `IN` of more than two values, and no
+/// joined sub-select, because SQLite makes a temporary table for each, which takes longer than
+/// reading the row again.
 #[derive(Debug)]
 pub(super) struct Statements {
     /// `?1`, `?2` whether tombstones count → fingerprint, state (lapse and expiry decided),
     /// response, completed at or in doubt since, remaining lease, token, attempts.
     pub(super) look_up: SqlStr,
-    /// Like `look_up`. If no record is found, the same round trip goes on to take the write lock, and
-    /// returns a row of one column if anything is left under the id, which `make_room` then sees to.
+    /// Like `look_up`. If no record is found, the same round trip takes the write lock. It returns
+    /// a row of one column if anything is left under the id; `make_room` then deals with it.
     ///
-    /// The driver stops at the first row. So a replay begins no transaction, and nothing has to be
-    /// ended.
+    /// The driver stops at the first row. So a replay begins no transaction, and there is none to
+    /// end.
     pub(super) begin: SqlStr,
     /// Like `look_up`, in a transaction that it begins. If no record is found, it takes the write
     /// lock by deleting the expired record, if any.
@@ -68,15 +70,16 @@ pub(super) struct Statements {
     pub(super) complete: SqlStr,
     /// Like `complete`; commits if the lease is current.
     pub(super) complete_and_commit: SqlStr,
-    /// Like `complete`, for a lease and its guard (`?6` its id, `?7` its token, `?8` its retention): both
-    /// or neither.
+    /// Like `complete`, for a lease and its guard (`?6` its id, `?7` its token, `?8` its
+    /// retention): both or neither.
     pub(super) complete_both: SqlStr,
     /// Like `complete_both`; commits if both are current.
     pub(super) complete_both_and_commit: SqlStr,
     /// Like `record_and_commit`; first completes a guard (`?10` its id, `?11` its token, `?12` its
     /// retention), and commits only if that was current.
     pub(super) record_under_guard_and_commit: SqlStr,
-    /// `?1` id, `?2` token, `?3` completed at → whether the record was completed exactly so.
+    /// `?1` id, `?2` token, `?3` completed at → whether the record was completed with exactly
+    /// these.
     pub(super) is_completed: SqlStr,
     /// `?1` id, `?2` token, `?3` how long to keep what is left → now.
     pub(super) release: SqlStr,
@@ -88,8 +91,8 @@ pub(super) struct Statements {
     pub(super) bury: SqlStr,
     /// `?1` limit → a row for each.
     pub(super) purge: SqlStr,
-    /// `?1` status, `?2` tool, `?3` application, `?4` scope, `?5` what the key begins with, `?6`, `?7`
-    /// the cursor's time and id, `?8` limit.
+    /// `?1` status, `?2` tool, `?3` application, `?4` scope, `?5` the beginning of the key, `?6`,
+    /// `?7` the cursor's time and id, `?8` limit.
     pub(super) list: SqlStr,
     /// `?1` id → the columns of `list`, and the response.
     pub(super) show: SqlStr,

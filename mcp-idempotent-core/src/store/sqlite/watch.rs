@@ -19,8 +19,8 @@ pub(super) const FINISHING: &str = "mcp_idempotent_finishing";
 /// The collation that marks that the batch has written its row.
 pub(super) const WRITTEN: &str = "mcp_idempotent_written";
 
-/// How many steps of SQLite's virtual machine a statement runs between two checks whether to stop.
-/// Our own statements end long before the first check.
+/// How many steps of SQLite's virtual machine a statement runs between two checks for a stop. Our
+/// own statements end long before the first check.
 const STEPS_BETWEEN_LOOKS: i32 = 20_000;
 
 /// What the hooks of the writing connection know.
@@ -30,7 +30,7 @@ pub(super) struct Watch {
     held: AtomicBool,
     /// A commit was tried and refused.
     refused: AtomicBool,
-    /// The whole transaction was rolled back, for whatever reason.
+    /// The whole transaction was rolled back, for any reason.
     rolled_back: AtomicBool,
     /// Our finishing batch has begun.
     finishing: AtomicBool,
@@ -40,7 +40,7 @@ pub(super) struct Watch {
     unwritten: AtomicBool,
     /// A commit was let through, so the hook is still in place.
     passed: AtomicBool,
-    /// The transaction will be rolled back; whatever still runs in it is interrupted.
+    /// The transaction will be rolled back; anything still running in it is interrupted.
     stopped: AtomicBool,
 }
 

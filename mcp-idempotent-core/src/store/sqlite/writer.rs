@@ -8,7 +8,7 @@
 //! Three things are done to that connection once, when it is opened:
 //!
 //! - It gets the hooks that tell [our commits from others](super::watch).
-//! - The driver's count of open transactions is raised to 2 and stays there. A nested `begin()` of
+//! - The driver's count of open transactions is raised to 2 and stays there. A nested `begin()` by
 //!   the handler is therefore a savepoint, while our own BEGIN and COMMIT are ordinary prepared
 //!   statements. If a nested `begin()` fails or is cancelled, the driver queues a rollback; at 2 it
 //!   goes to a savepoint that does not exist, at 1 it would roll back the whole transaction.
@@ -35,7 +35,7 @@ const BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 20";
 
 /// `synchronous = FULL`, as SQLite numbers it: every commit reaches the disk.
 const FULL: i64 = 2;
-/// Not a setting: a statement that was to change it failed.
+/// Not a setting: a statement that should have changed it failed.
 const UNKNOWN: i64 = -1;
 
 /// The writing connection.
@@ -49,8 +49,8 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Opens the connection. Another process may have the file for itself for a moment, while it is
-    /// the first to open it or the last to close it; this waits for that.
+    /// Opens the connection. Another process may have exclusive use of the file for a moment, when
+    /// it is the first to open it or the last to close it; this waits for that.
     pub(super) async fn open(pool: &SqlitePool, deadline: Instant) -> Result<Self, StoreError> {
         let mut backoff = Backoff::until(deadline);
         let opened = async {
@@ -95,7 +95,7 @@ impl Writer {
             )));
         }
         for _ in 0..2 {
-            // Never ended, on purpose: see the module's page.
+            // Deliberately never ended: see the module's page.
             let _counted = ManuallyDrop::new(connection.begin().await?);
         }
         sqlx::query("ROLLBACK").execute(&mut connection).await?;
@@ -110,9 +110,10 @@ impl Writer {
         }))
     }
 
-    /// `statement`, to be run outside a transaction, and before it what sets how durable commits are from now on:
-    /// whether they reach the disk whatever the connection's original setting (`durable`), or use that setting.
-    /// Both go to the connection's thread together. If they succeed, [`is_set`](Self::is_set) has to be told.
+    /// Puts before `statement`, which is to run outside a transaction, the setting of how durable
+    /// commits are from now on: they reach the disk whatever the connection's original setting
+    /// (`durable`), or follow that setting. Both go to the connection's thread together. If they
+    /// succeed, call [`is_set`](Self::is_set).
     pub(super) fn at(&mut self, durable: bool, statement: &SqlStr) -> (SqlStr, Option<i64>) {
         let (original, current) = self.synchronous;
         let level = if durable {
@@ -181,8 +182,8 @@ impl Backoff {
         }
     }
 
-    /// For statements that a lease depends on. Polls often enough not to miss the rest between two
-    /// handlers of another process.
+    /// For statements that a lease depends on. Polls often enough not to miss the rest between
+    /// another process's handlers.
     pub(super) const fn eager(deadline: Instant) -> Self {
         Self {
             longest: Self::FIRST,
