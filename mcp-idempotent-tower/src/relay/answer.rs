@@ -1,4 +1,4 @@
-//! What the server answered a protected call, and what its callers are told.
+//! What the server answered to a protected call, and what its callers are told.
 
 use std::{error::Error, ops::Range};
 
@@ -206,7 +206,7 @@ fn kind_of(
     }
     match key_maker {
         KeyMaker::Client | KeyMaker::Model => ResultKind::ErrorResult,
-        // Recorded under a derived key, a passing failure would stick for the whole window.
+        // Recorded under a derived key, a transient failure would stick for the whole window.
         KeyMaker::Nobody => ResultKind::NotExecuted,
     }
 }
@@ -235,9 +235,9 @@ const fn kind_of_other_error(believed: Believed) -> ResultKind {
     }
 }
 
-/// A refusal that neither asks for a retry nor says that nothing was committed leaves the call in doubt. Any
-/// other one frees the key, if the tool recognises retries itself. From any other tool it proves no more than
-/// other errors.
+/// A refusal that neither asks for a retry nor says that nothing was committed leaves the call in
+/// doubt. Any other refusal frees the key, if the tool recognises retries itself. From other tools
+/// it proves no more than any other error.
 fn kind_of_refusal(data: &RawValue, believed: Believed) -> ResultKind {
     let data = Members::of(data.get());
     let says = |name, text: &str| is(data.as_ref().and_then(|it| it.get(name)), text);

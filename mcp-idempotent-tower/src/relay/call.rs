@@ -42,7 +42,7 @@ pub(crate) struct RelayedCall {
     token_at: Option<Range<usize>>,
 }
 
-/// What is known of a caller, beside its call.
+/// What is known about a caller, besides its call.
 #[derive(Clone, Default)]
 pub(super) struct Caller {
     /// The head of the HTTP request.
@@ -65,8 +65,8 @@ const UNCOMPARABLE: &str = "The call was not executed: it has a number that is t
      deeply, to be compared with other calls.";
 
 impl RelayedCall {
-    /// The tool call that `line` holds, or `None` if it holds something else, or what no server takes for a
-    /// tool call.
+    /// The tool call in `line`. `None` if the line holds something else, or something that no
+    /// server takes for a tool call.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl RelayedCall {
         self.key_maker != KeyMaker::Nobody
     }
 
-    /// The call under another id, which its progress token is then too.
+    /// The call under another id, which also becomes its progress token.
     pub(super) fn under(&self, id: &str) -> Bytes {
         let token = self.token_at.clone().map(|at| (at, id));
         let mut edits: Vec<Edit<'_>> = token.into_iter().collect();
@@ -149,7 +149,8 @@ impl RelayedCall {
         edited(&self.line, &mut edits)
     }
 
-    /// What the protocol itself put into `_meta`: a request of our own on behalf of this call needs it too.
+    /// What the protocol itself put into `_meta`: a request of our own on behalf of this call needs
+    /// it too.
     pub(super) fn protocol_meta(&self) -> Object {
         let of_protocol =
             |(name, _): &(&String, &Value)| name.starts_with("io.modelcontextprotocol/");

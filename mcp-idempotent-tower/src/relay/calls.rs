@@ -28,10 +28,10 @@ use crate::{
     raw::{edited, range},
 };
 
-/// What a call takes of the memory for calls, beside its line.
+/// How much of the memory for calls a call takes, besides its line.
 const CALL: usize = 4096;
 
-/// What a message of the client's is to the relay.
+/// What a client's message means to the relay.
 pub(super) enum Taken {
     /// Something that passes.
     Not,
@@ -49,7 +49,7 @@ pub(super) struct Calls<S> {
     tools: Tools,
     progress: Arc<Progress>,
     tickets: Tickets<Id>,
-    /// Of the calls that are not answered yet.
+    /// For the calls that are not answered yet.
     memory: Arc<Semaphore>,
 }
 
@@ -88,7 +88,7 @@ impl<S: Store> Calls<S> {
         self.relay.idempotency.shutdown(within).await
     }
 
-    /// Passes a line to the server. Nobody is told if it has gone: the client will notice.
+    /// Passes a line to the server. If the server has gone, nobody is told: the client will notice.
     pub(super) async fn pass(&self, line: &[u8]) {
         let _ = self.server.out().send(line).await;
     }
@@ -196,7 +196,7 @@ impl<S: Store> Calls<S> {
         let Some(sent_as) = ticket.sent_as().filter(|_| self.settings().forward_cancel) else {
             return;
         };
-        // Whatever the server answers now does not prove that nothing happened.
+        // No answer from the server now proves that nothing happened.
         self.server.give_up(sent_as);
         let text = String::from_utf8_lossy(line);
         let read = Message::of(&text);
@@ -209,7 +209,7 @@ impl<S: Store> Calls<S> {
         }
     }
 
-    /// Takes what the server says about the relay's own requests. Says whether it was that.
+    /// Takes what the server says about the relay's own requests. Returns whether it was that.
     pub(super) async fn hear(&self, line: &Bytes) -> bool {
         let read = std::str::from_utf8(line).ok().and_then(Message::of);
         let Some(message) = read else {
@@ -242,7 +242,7 @@ impl<S: Store> Calls<S> {
 const CANCELLED: &str = "notifications/cancelled";
 const PROGRESS: &str = "notifications/progress";
 
-/// Too many calls are not answered yet. Of an earlier call with the same key this says nothing.
+/// Too many calls are not answered yet. This says nothing about an earlier call with the same key.
 fn busy() -> Refusal {
     Refusal::new(
         ErrorKind::TooManyWaiting,

@@ -51,7 +51,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     ///
     /// # Errors
     ///
-    /// Those of the stream.
+    /// The stream's errors.
     pub(super) async fn next(&mut self) -> io::Result<Option<Piece>> {
         loop {
             let unsearched = &self.read[self.searched..];
@@ -66,7 +66,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 let is_left = self.searched > 0 || self.in_parts;
                 return Ok(is_left.then(|| self.take(self.searched, true)));
             }
-            // Lines share a chunk, so that not each of them costs an allocation.
+            // Lines share a chunk, so that not every line costs an allocation.
             if self.read.capacity() - self.read.len() < LITTLE {
                 self.read.reserve(CHUNK);
             }

@@ -11,7 +11,8 @@ use serde_json::{Value, value::RawValue};
 
 use crate::raw::{Members, text};
 
-/// The messages of a line: itself, or those of a batch, of the revisions that have them.
+/// The messages in a line: the line itself, or those of a batch, in the revisions that have
+/// batches.
 pub(super) fn messages(line: &Bytes) -> Vec<Bytes> {
     let batch = || {
         // Before anything else is read, because hardly any line is a batch.
@@ -26,7 +27,7 @@ pub(super) fn messages(line: &Bytes) -> Vec<Bytes> {
     batch().unwrap_or_else(|| vec![line.clone()])
 }
 
-/// The line with what is left of its messages, or `None` if nothing is.
+/// The line with what is left of its messages, or `None` if nothing is left.
 pub(super) fn rejoined(line: &Bytes, messages: &[Bytes], left: &[Bytes]) -> Option<Bytes> {
     if left.is_empty() {
         return None;
@@ -93,7 +94,7 @@ impl Id {
         &self.spelt
     }
 
-    /// The number that it is, if it is one of ours.
+    /// Its number, if it is one of ours.
     pub(super) fn number(&self) -> Option<u64> {
         self.value.as_u64()
     }

@@ -13,13 +13,13 @@ type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 /// Why a line was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unsent {
-    /// Nothing of it was.
+    /// None of it was sent.
     Wholly,
-    /// Some of it may have been.
+    /// Part of it may have been sent.
     Partly,
 }
 
-/// A writer that many write to, in turn. Once writing has failed it takes nothing more.
+/// A writer that many write to, in turn. Once a write has failed, it takes nothing more.
 #[derive(Clone)]
 pub(super) struct Outlet {
     writer: Arc<Mutex<Option<Writer>>>,
@@ -71,7 +71,7 @@ impl fmt::Debug for Outlet {
     }
 }
 
-/// The sole right to write. It is kept over the parts of a long line.
+/// The sole right to write. It is held across the parts of a long line.
 pub(super) struct Turn {
     writer: OwnedMutexGuard<Option<Writer>>,
     closed: CancellationToken,
@@ -80,7 +80,7 @@ pub(super) struct Turn {
 impl Turn {
     /// # Errors
     ///
-    /// As [`Outlet::send`].
+    /// The same as for [`Outlet::send`].
     pub(super) async fn write(&mut self, mut bytes: &[u8]) -> Result<(), Unsent> {
         let mut unsent = Unsent::Wholly;
         let Some(writer) = self.writer.as_mut() else {

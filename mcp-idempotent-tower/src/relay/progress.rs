@@ -33,7 +33,8 @@ impl Progress {
         }
     }
 
-    /// A notification of the server's, for each who listens. `None` if it is not about a call of the relay's.
+    /// The server's notification, for each listener. `None` if it is not about one of the relay's
+    /// calls.
     pub(super) fn heard(&self, line: &Bytes, token: &RawValue) -> Option<Vec<Bytes>> {
         let own = Id::of(token)?.number()?;
         let state = self.state();

@@ -1,4 +1,4 @@
-//! The relay, as its users hold it, and the one way of its calls.
+//! The relay that users hold, and the one path that its calls take.
 
 use std::{fmt, sync::Arc};
 
@@ -19,8 +19,8 @@ use crate::{
     idempotency::BuildError,
 };
 
-/// Stands between a client and a server, and protects the tool calls of a server that knows nothing of it.
-/// See the [module](super). Cheap to clone; clones share everything.
+/// Stands between a client and a server, and protects the tool calls of a server that knows nothing
+/// of it. See the [module](super). Cheap to clone; clones share everything.
 pub struct Relay<S> {
     pub(super) idempotency: Idempotency<S>,
     shared: Arc<Shared>,
@@ -41,9 +41,9 @@ impl<S: Store> Relay<S> {
     ///
     /// # Errors
     ///
-    /// - A setting cannot hold: a run id that is empty or has white space, a rule that asks to verify, or a
-    ///   policy that [`Policy::check`] refuses for lease mode.
-    /// - The scope or the permission of a call would be asked of a function that needs rmcp
+    /// - A setting is not valid: a run id that is empty or has white space, a rule that asks to
+    ///   verify, or a policy that [`Policy::check`] refuses for lease mode.
+    /// - The scope or permission of a call would have to come from a function that needs rmcp
     ///   (`with_scope_from`, `with_authorize`).
     pub fn new(idempotency: Idempotency<S>, settings: RelaySettings) -> Result<Self, BuildError> {
         if idempotency.scope().needs_rmcp() || idempotency.settings().authorize.is_some() {
@@ -106,8 +106,8 @@ impl<S: Store> Relay<S> {
         }
     }
 
-    /// The answer to a protected call, under its own id. It runs once, is joined, or is answered from its
-    /// record.
+    /// The answer to a protected call, under its own id. It runs once, is joined, or is answered
+    /// from its record.
     pub(super) async fn answer(
         &self,
         call: RelayedCall,

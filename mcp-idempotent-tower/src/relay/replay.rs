@@ -1,5 +1,5 @@
-//! Results that carry a mark of ours: a recorded one, as a repeated call gets it, and one that could not be
-//! recorded.
+//! Results that carry a mark of ours: a recorded one, as a repeated call gets it, and one that
+//! could not be recorded.
 
 use bytes::Bytes;
 use mcp_idempotent_core::{Refusal, Replay, RotatedKey, answer};
@@ -55,7 +55,7 @@ pub(super) fn unrecorded(answer: Bytes) -> Bytes {
     with_mark(answer, wire::UNRECORDED, &mark, None)
 }
 
-/// The server's answer, marked as that of a call to which an equal call under another key was found.
+/// The server's answer, marked because an equal call under another key was found.
 pub(super) fn rotated(answer: Bytes, rotated: RotatedKey, announce: bool) -> Bytes {
     let mark = refusal::rotated(rotated.at).to_string();
     let notice = announce.then(|| refusal::text_block(Reader::rotated_notice(rotated.at)));

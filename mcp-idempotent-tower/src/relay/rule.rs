@@ -7,7 +7,7 @@ use mcp_idempotent_core::{KeyRequirement, OnDoubt, OnError, Policy, PolicyOverri
 use super::settings::{Derive, RelaySettings, ServerError};
 use crate::idempotency::BuildError;
 
-/// What the server says of a tool. Nothing, if it does not list it.
+/// What the server says about a tool: nothing, if it does not list the tool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Hints {
     pub(super) is_listed: bool,
@@ -53,7 +53,7 @@ pub(super) struct Policies {
 impl Policies {
     /// # Errors
     ///
-    /// The server's policy cannot hold for a relay, or a rule asks it to verify.
+    /// The server's policy is not valid for a relay, or a rule asks it to verify.
     pub(super) fn new(
         base: &Arc<Policy>,
         settings: &RelaySettings,

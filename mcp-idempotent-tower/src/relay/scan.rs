@@ -3,7 +3,8 @@
 /// How much of a name or a value is looked at. Ids of the relay's own are shorter.
 const MOST: usize = 32;
 
-/// Finds the id of a message that comes in parts. It holds a few bytes, and takes the message for JSON.
+/// Finds the id of a message that comes in parts. It holds a few bytes, and assumes that the
+/// message is JSON.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     depth: usize,

@@ -27,11 +27,11 @@ const RECORDING: Duration = Duration::from_secs(30);
 const CLOSING: Duration = Duration::from_secs(1);
 
 impl<S: Store> Relay<S> {
-    /// Relays lines between a client and a server until the server ends. Each side is what is read from it,
-    /// and what is written to it.
+    /// Relays lines between a client and a server until the server ends. Each side is a reader and
+    /// a writer.
     ///
-    /// When it returns, all calls are answered and recorded, unless that takes more than 30 seconds after the
-    /// end of the server.
+    /// When it returns, all calls are answered and recorded, unless that takes more than 30 seconds
+    /// after the end of the server.
     pub async fn run<C, D, R, W>(&self, client: (C, D), server: (R, W))
     where
         C: AsyncRead + Send + Unpin,
@@ -61,7 +61,7 @@ impl<S: Store> Relay<S> {
         }
         session.calls.server().end();
         session.settle(RECORDING).await;
-        // A client that reads nothing is not waited for.
+        // Do not wait for a client that reads nothing.
         let _ = timeout(CLOSING, session.calls.client().close()).await;
     }
 }
@@ -72,7 +72,8 @@ struct Session<S> {
 }
 
 impl<S: Store> Session<S> {
-    /// Until the client ends, or no longer reads. Once its calls have ended, the server is told so.
+    /// Reads until the client ends, or no longer reads itself. Once its calls have ended, the
+    /// server is told.
     async fn read_client(&self, mut lines: Lines<impl AsyncRead + Unpin>) {
         let (client, server) = (self.calls.client(), self.calls.server().out());
         let mut long = None;
@@ -94,7 +95,7 @@ impl<S: Store> Session<S> {
         server.close().await;
     }
 
-    /// Until the server ends.
+    /// Reads until the server ends.
     async fn read_server(&self, mut lines: Lines<impl AsyncRead + Unpin>) {
         let client = self.calls.client();
         let (mut long, mut scan) = (None, Scan::default());
@@ -125,7 +126,7 @@ impl<S: Store> Session<S> {
     }
 
     async fn hear_client(&self, line: Bytes) {
-        // A client that reads nothing sends no more: its answers would fill the memory.
+        // Take nothing from a client that reads nothing: its answers would fill the memory.
         let _ = self.calls.client().turn().await;
         let messages = messages(&line);
         let mut left = Vec::new();

@@ -32,7 +32,7 @@ pub enum ServerError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ToolRule {
-    /// Passes all calls on, also those with a key.
+    /// Passes all calls on, even those with a key.
     pub passes: bool,
     /// What the tool requires of a key.
     pub key: Option<KeyRequirement>,

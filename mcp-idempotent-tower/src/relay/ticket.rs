@@ -1,4 +1,4 @@
-//! One protected call of a client's, while the client waits for it.
+//! A client's protected call, while the client waits for it.
 
 use std::{
     collections::HashMap,
@@ -36,7 +36,8 @@ impl Ticket {
         }
     }
 
-    /// The call is sent to the server under this id. Its progress is heard while the returned value lives.
+    /// The call is sent to the server under this id. Its progress is heard while the returned value
+    /// lives.
     pub(super) fn sent(&self, id: u64) -> Option<Running> {
         let _ = self.sent_as.set(id);
         self.listener.as_ref()?.runs(id)
@@ -64,7 +65,7 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// Tickets by the ids of requests, or what else tells requests apart.
+/// Tickets by request id, or by anything else that tells requests apart.
 #[derive(Debug)]
 pub(super) struct Tickets<I>(Mutex<HashMap<I, Arc<Ticket>>>);
 
@@ -83,7 +84,7 @@ impl<I: Hash + Eq> Tickets<I> {
         self.lock().remove(id)
     }
 
-    /// Takes a ticket off, unless the client has used its id again.
+    /// Removes a ticket, unless the client has used its id again.
     pub(super) fn end(&self, id: &I, ticket: &Arc<Ticket>) {
         let mut tickets = self.lock();
         if tickets.get(id).is_some_and(|it| Arc::ptr_eq(it, ticket)) {

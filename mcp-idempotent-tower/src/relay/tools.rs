@@ -1,4 +1,4 @@
-//! What the server says of its tools, asked once and again after each change.
+//! What the server says about its tools: asked once, and again after each change.
 
 use std::{
     collections::HashMap,
@@ -44,7 +44,7 @@ impl Tools {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// What the server says of a tool. `ask` sends it the params of a `tools/list`.
+    /// What the server says about a tool. `ask` sends a `tools/list` with these params.
     pub(super) async fn hints<F>(
         &self,
         tool: &str,

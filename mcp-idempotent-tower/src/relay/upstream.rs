@@ -28,8 +28,8 @@ pub(super) enum Response {
     TooLong,
 }
 
-/// Every request of the relay's own has an id that no client uses, so no answer can be mistaken for another,
-/// whatever ids the client chooses.
+/// Each of the relay's own requests has an id that no client uses, so no answer can be mistaken for
+/// another, whatever ids the client chooses.
 #[derive(Debug)]
 pub(super) struct Upstream {
     out: Outlet,
@@ -45,7 +45,7 @@ pub(super) struct Upstream {
 const LARGEST_FIRST_ID: u64 = 1 << 52;
 
 impl Upstream {
-    /// Of all answers that are not written yet, at most this many bytes are held.
+    /// Holds at most this many bytes of answers that are not written yet.
     pub(super) fn new(out: Outlet, memory: usize) -> Self {
         let most = memory
             .min(Semaphore::MAX_PERMITS >> 1)
@@ -112,7 +112,7 @@ impl Upstream {
         (self.first..self.next.load(Ordering::Relaxed)).contains(&id)
     }
 
-    /// Hands over a response. It waits while too many are not written yet.
+    /// Hands over a response. Waits while too many answers are not written yet.
     pub(super) async fn answered(&self, id: u64, message: Bytes) {
         let Some(waiting) = self.take(id) else {
             return;

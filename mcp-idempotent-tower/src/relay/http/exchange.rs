@@ -43,7 +43,7 @@ pub(super) enum Live {
     Message(Box<response::Parts>),
     /// The answer is an event: the last one of those that come here, which says so.
     Events(Box<response::Parts>, mpsc::Receiver<(Event, bool)>),
-    /// The server answered something else than JSON-RPC.
+    /// The server answered something other than JSON-RPC.
     Other(Box<Response<Bytes>>),
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Exchange {
 impl Exchange {
     /// Sends a call, and waits for its answer. Its caller gets to see what comes before it.
     pub(super) async fn run(mut self, call: RelayedCall, live: oneshot::Sender<Live>) -> Answered {
-        // What is compressed cannot be read.
+        // A compressed answer cannot be read.
         self.head.headers.remove(header::ACCEPT_ENCODING);
         let (id, key_maker, line) = (call.id.clone(), call.key_maker, call.line().clone());
         drop(call);
@@ -108,7 +108,7 @@ impl Exchange {
         })
     }
 
-    /// Passes events on until the answer. A stream that breaks off before it is resumed.
+    /// Passes events on until the answer. A stream that breaks off earlier is resumed.
     async fn until_answered(
         mut self,
         body: WireBody,
@@ -171,14 +171,14 @@ pub(super) fn is_answer(message: &[u8], id: &Id) -> bool {
     })
 }
 
-/// Whether a server that answers so has not run the call.
+/// Whether this status proves that the server has not run the call.
 fn is_proof_of_nothing(status: StatusCode) -> bool {
     status.is_client_error()
         && status != StatusCode::REQUEST_TIMEOUT
         && status != StatusCode::CONFLICT
 }
 
-/// The head of a request of the relay's own for the tools, on behalf of a call.
+/// The head of the relay's own request for the tools, on behalf of a call.
 pub(super) fn head_for_tools(head: &request::Parts) -> request::Parts {
     let mut head = head.clone();
     let is_of_call = |name: &str| name == "mcp-name" || name.starts_with("mcp-param-");

@@ -38,14 +38,14 @@ use crate::relay::{
     tools::{LISTING, Page, Tools},
 };
 
-/// How long a list of tools is believed, as changes are reported on other streams.
+/// How long a list of tools is believed, because changes are reported on other streams.
 const LISTED: Duration = Duration::from_secs(60);
 
-/// Of how many callers the tools are remembered.
+/// For how many callers the tools are remembered.
 const MOST_LISTS: usize = 1024;
 
-/// A [`Relay`] in front of a server that is reached over Streamable HTTP: a service for HTTP requests. See
-/// the [module](super). Cheap to clone; clones share everything.
+/// A [`Relay`] in front of a server that is reached over Streamable HTTP: a service for HTTP
+/// requests. See the [module](super). Cheap to clone; clones share everything.
 pub struct HttpRelay<S> {
     relay: Relay<S>,
     server: Server,
@@ -55,7 +55,7 @@ pub struct HttpRelay<S> {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Of sessions: calls that their clients may cancel.
+    /// Calls in sessions, which their clients may cancel.
     tickets: Tickets<(String, Id)>,
     /// What the server lists, for each session or caller.
     tools: Mutex<HashMap<String, (Instant, Arc<Tools>)>>,
@@ -65,8 +65,8 @@ struct Shared {
 const ASKING: [&str; 2] = ["mcp-session-id", "authorization"];
 
 impl<S: Store> HttpRelay<S> {
-    /// A relay in front of the server that `server` sends requests to. They have the method, the path and the
-    /// headers of the client's, and this authority (host and port).
+    /// A relay in front of the server that `server` sends requests to. They have the method, path
+    /// and headers of the client's requests, and this authority (host and port).
     pub fn new<U, B>(relay: Relay<S>, authority: Authority, server: U) -> Self
     where
         U: Service<Request<WireBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
@@ -144,7 +144,7 @@ impl<S: Store> HttpRelay<S> {
         }
     }
 
-    /// Batches are of one old revision. Those without calls pass.
+    /// Only one old revision has batches. Those without calls pass.
     async fn batch(
         &self,
         head: &request::Parts,

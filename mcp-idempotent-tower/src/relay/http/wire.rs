@@ -91,7 +91,7 @@ pub(super) fn request(head: &Parts, server: &Authority, body: WireBody) -> Reque
     request
 }
 
-/// Takes off what belongs to the connection that a message came by.
+/// Removes what belongs to the connection on which a message came.
 pub(super) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
