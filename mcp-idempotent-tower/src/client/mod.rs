@@ -7,7 +7,7 @@
 //!
 //! # What a failure proves, and what is done
 //!
-//! For each failed attempt the first row that fits counts.
+//! For each failed attempt, the first row that fits applies.
 //!
 //! | The attempt ended with | What it proves | Call with a key, or safe | Call without |
 //! | --- | --- | --- | --- |
@@ -35,8 +35,8 @@
 //!
 //! - A key only protects on a server that honours it. [`Call::of`] looks at the tool's entry in
 //!   `tools/list`; [`Call::keyed`] relies on the caller.
-//! - A refusal is only believed if `docs/wire.md` lists its type with that outcome and action. Any other
-//!   is an ordinary error.
+//! - A refusal is only believed if `docs/wire.md` lists its type with that outcome and action. Any
+//!   other is an ordinary error.
 //! - A call without a key is never repeated because of a refusal, whatever its outcome: the refusal may
 //!   come from another server, about another call, and the tool passed it on.
 //! - The same holds for tools whose calls the server recognises by their arguments (`"key": "derived"` in

@@ -1,4 +1,4 @@
-//! Saying in answers where a key may stand.
+//! Adding to answers the places where a key may stand.
 
 use std::ops::Range;
 

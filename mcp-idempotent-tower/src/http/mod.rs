@@ -100,10 +100,11 @@ impl LiftKeyLayer {
         self
     }
 
-    /// Takes the HTTP header `Idempotency-Key` of a tool call for its key, as it is, quotes included. For
-    /// clients that can set nothing but headers. It is off by default because a gateway may set this header
-    /// for purposes of its own, and because many clients send the same headers with every request: then all
-    /// calls have one key, and all but the first are refused as conflicts.
+    /// Uses the HTTP header `Idempotency-Key` of a tool call as its key, unchanged, quotes
+    /// included. For clients that can set nothing but headers. It is off by default because a
+    /// gateway may set this header for purposes of its own, and because many clients send the same
+    /// headers with every request: then all calls have one key, and all but the first are refused
+    /// as conflicts.
     ///
     /// A header that contradicts a key elsewhere in the call is refused (`idempotency_key_invalid`).
     #[must_use]
@@ -228,7 +229,8 @@ where
     Ok((request, body))
 }
 
-/// The values of the header, as JSON. One that is not text becomes `null`, which is no key and is refused.
+/// The values of the header, as JSON. One that is not text becomes `null`, which is not a key and
+/// is refused.
 fn keys_in(headers: &HeaderMap) -> Vec<Box<RawValue>> {
     let values = headers.get_all(wire::KEY_HEADER);
     let as_json = |value: &HeaderValue| {

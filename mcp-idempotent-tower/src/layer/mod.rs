@@ -34,11 +34,11 @@
 //!    like any other, and the rule's `on_error` decides. No error text and no code frees a key, because
 //!    a handler that has acted may answer with the same ones. The annotation parses the arguments
 //!    itself, and frees the key if they do not parse.
-//! 8. A handler may pass on what another server said in the names of this crate (a replay's marker, a
-//!    refusal, a mark of [`NotExecuted`](crate::NotExecuted)). It is marked as that server's before it
-//!    is recorded or sent ([`UPSTREAM`](crate::wire::UPSTREAM)).
-//! 9. Dropping the caller (a timeout above, a client that went away) stops neither the handler, nor the
-//!    recording of its result, nor the duplicates that wait for it.
+//! 8. A handler may pass on what another server said in this crate's names (a replay's marker, a
+//!    refusal, a mark of [`NotExecuted`](crate::NotExecuted)). It is marked as that server's before
+//!    it is recorded or sent ([`UPSTREAM`](crate::wire::UPSTREAM)).
+//! 9. Dropping the caller (a timeout above, a client that went away) does not stop the handler, the
+//!    recording of its result, or the duplicates that wait for it.
 //!
 //! # Order
 //!
@@ -139,9 +139,9 @@ impl<S: Store> IdempotencyLayer<S> {
     ///
     /// # Errors
     ///
-    /// Together with the server's policy the rule cannot hold, for one of the reasons that
-    /// [`Policy::check`](crate::Policy::check) lists; or it is in transaction mode and sets something
-    /// that only leases have.
+    /// The rule is not valid together with the server's policy, for one of the reasons that
+    /// [`Policy::check`](crate::Policy::check) lists. Or it is in transaction mode and sets
+    /// something that only leases have.
     pub fn new(idempotency: Idempotency<S>, default: Rule<S>) -> Result<Self, BuildError> {
         Self::builder(idempotency, default).build()
     }
@@ -226,8 +226,8 @@ impl<S: Store> IdempotencyLayerBuilder<S> {
         self
     }
 
-    /// The rule of every tool for whose definition the predicate holds and that has no rule by name. The
-    /// first predicate that holds decides.
+    /// The rule of every tool that has no rule by name and for whose definition the predicate
+    /// holds. The first predicate that holds decides.
     #[must_use]
     pub fn with_tools(
         mut self,
@@ -242,9 +242,8 @@ impl<S: Store> IdempotencyLayerBuilder<S> {
     ///
     /// # Errors
     ///
-    /// A tool has two rules, two tools are recorded under one name, a rule for several tools has an earlier
-    /// name, or a rule cannot hold: see [`IdempotencyLayer::new`]. The message says
-    /// which.
+    /// A tool has two rules, two tools are recorded under one name, a rule for several tools has an
+    /// earlier name, or a rule is not valid: see [`IdempotencyLayer::new`]. The message says which.
     pub fn build(self) -> Result<IdempotencyLayer<S>, BuildError> {
         let base = &*self.idempotency.settings().policy;
         let limit = self.idempotency.store().transaction_limit();

@@ -192,8 +192,8 @@ impl<S> Rule<S> {
         self
     }
 
-    /// Lease mode: how often a running attempt renews its lease; by default every third of the lease, at
-    /// most every half.
+    /// Lease mode: how often a running attempt renews its lease; by default after a third of the
+    /// lease, at most after half of it.
     #[must_use]
     pub const fn with_heartbeat(mut self, heartbeat: Duration) -> Self {
         self.policy.heartbeat = Some(heartbeat);
@@ -310,8 +310,8 @@ impl<S> Rule<S> {
         self
     }
 
-    /// The largest result that is stored, in encoded bytes. The first caller gets a larger result all the
-    /// same; a retry is told that the call is completed and its result was not kept.
+    /// The largest result that is stored, in encoded bytes. The first caller still gets a larger
+    /// result; a retry is told that the call is completed and its result was not kept.
     #[must_use]
     pub const fn with_max_result_bytes(mut self, bytes: usize) -> Self {
         self.policy.max_result_bytes = Some(bytes);

@@ -104,8 +104,8 @@ impl<H, T> LayeredServer<H, T> {
         &self.shared.handler
     }
 
-    /// As [`ServerExt::layered`], around the existing layers. All layers form one stack, so none of them
-    /// takes another's error for the handler's.
+    /// Like [`ServerExt::layered`], around the existing layers. All layers form one stack, so none
+    /// of them takes another's error for the handler's.
     #[must_use]
     pub fn layered<L>(self, layer: L) -> LayeredServer<H, L::Service>
     where
@@ -119,7 +119,7 @@ impl<H, T> LayeredServer<H, T> {
         }
     }
 
-    /// As [`ServerExt::idempotent`], around the existing layers.
+    /// Like [`ServerExt::idempotent`], around the existing layers.
     #[must_use]
     pub fn idempotent<S: Store>(
         self,
@@ -141,7 +141,7 @@ pub(crate) enum Unanswered {
     Refused(ErrorData),
 }
 
-/// What a layer adds to its server beside the service for calls.
+/// What a layer adds to its server besides the service for calls.
 pub(crate) trait Front: Send + Sync + 'static {
     /// In which form callers get refusals.
     fn refusal_form(&self) -> RefusalForm;

@@ -58,7 +58,7 @@ where
     type Future = BoxFuture<'static, ToolResult>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ErrorData>> {
-        // Being ready may take a permit of the service below, and most calls do not get that far.
+        // Readiness may take a permit of the service below, and most calls do not get that far.
         Poll::Ready(Ok(()))
     }
 

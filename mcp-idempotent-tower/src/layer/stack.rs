@@ -25,8 +25,8 @@ use crate::{
 
 /// The innermost service of a stack: a [`ServerHandler`]'s own `call_tool`. Always ready.
 ///
-/// This is the only place that sees whether the handler was entered. It also marks what the handler passes
-/// on from another server in this crate's names.
+/// This is the only place that sees whether the handler was entered. It also marks what the handler
+/// passes on, in this crate's names, from another server.
 pub struct HandlerService<H> {
     shared: Arc<SharedHandler<H>>,
     _door: Arc<()>,

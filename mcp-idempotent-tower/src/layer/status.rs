@@ -2,8 +2,8 @@
 //!
 //! 1. The params are `{key?, tool?, arguments?}`. As in a call, the key may also be in `_meta` or in the
 //!    tool's key argument. Without a key, tool and arguments identify the call.
-//! 2. Keys are looked up in the caller's scope. If there is an `authorize` hook, the request must name the
-//!    tool, and the hook is asked. A tool whose calls are left alone has none that could be looked up.
+//! 2. Keys are looked up in the caller's scope. If there is an `authorize` hook, the request must
+//!    name the tool, and the hook is asked. A tool whose calls are left alone has none to look up.
 //! 3. A server that cannot reach the store, or has a different secret than the records, answers with an
 //!    error that says nothing about the call: its outcome is unknown.
 //! 4. The answer has a `state` and what to do `next`. It has the recorded result only if tool and
@@ -183,7 +183,7 @@ fn status(standing: Standing) -> Value {
 }
 
 fn malformed(why: &str) -> ErrorData {
-    // Of the call nothing is known, and to send it again with its key is always safe.
+    // Nothing is known about the call, and sending it again with its key is always safe.
     invalid(why, Action::RetrySameKey)
 }
 

@@ -17,7 +17,8 @@ use tokio::{
     time::sleep,
 };
 
-/// How long a server's output is read on after it has ended: a process that it left behind may keep it open.
+/// How long a server's output is still read after it has ended: a process that it left behind may
+/// keep it open.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A running server.
@@ -28,7 +29,8 @@ pub(crate) struct Server {
     pub(crate) ended: JoinHandle<io::Result<ExitStatus>>,
 }
 
-/// Starts a server. Its standard error is the proxy's, and signals that the proxy gets are passed on to it.
+/// Starts a server. Its standard error is the proxy's, and signals that the proxy gets are passed
+/// on to it.
 ///
 /// # Errors
 ///
@@ -81,7 +83,7 @@ impl AsyncRead for Output {
     }
 }
 
-/// The code with which the proxy ends, as a shell would say it.
+/// The code with which the proxy ends, as a shell would report it.
 pub(crate) fn code(status: ExitStatus) -> i32 {
     #[cfg(unix)]
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);

@@ -1,7 +1,8 @@
 //! Which hosts a client may ask for.
 //!
-//! The server behind the proxy gets requests with its own name, so it cannot tell a client of this machine
-//! from a web page whose name was pointed at this machine (DNS rebinding). The proxy has to.
+//! The server behind the proxy gets requests with its own name, so it cannot tell a client on this
+//! machine from a web page whose name was pointed at this machine (DNS rebinding). The proxy has
+//! to.
 
 use std::net::SocketAddr;
 
@@ -13,13 +14,13 @@ use mcp_idempotent_tower::relay::http::WireBody;
 /// The names that a request may be for.
 #[derive(Debug, Clone)]
 pub(crate) struct Hosts {
-    /// None: any.
+    /// `None` allows any.
     allowed: Option<Vec<String>>,
 }
 
 impl Hosts {
-    /// At a loopback address, this machine's own names and `more`. Elsewhere `more`, or any name if there is
-    /// none in it.
+    /// At a loopback address, this machine's own names and `more`. Elsewhere `more`, or any name if
+    /// that is empty.
     pub(crate) fn at(listen: SocketAddr, more: &[String]) -> Self {
         let mut allowed = more.to_vec();
         if listen.ip().to_canonical().is_loopback() {

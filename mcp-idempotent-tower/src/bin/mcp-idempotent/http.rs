@@ -27,8 +27,8 @@ const DRAIN: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 ///
-/// The address is taken, or is not one of this machine. Or the server is reached over TLS, and this machine trusts
-/// no certificates.
+/// The address is taken, or is not this machine's. Or the server is reached over TLS, and this
+/// machine trusts no certificates.
 pub(crate) async fn serve<S: Store>(
     relay: Relay<S>,
     idempotency: &Idempotency<S>,
@@ -57,7 +57,7 @@ pub(crate) async fn serve<S: Store>(
             () = &mut told_to_end => break,
         };
         let Ok((stream, _)) = accepted else {
-            // Out of files, for instance. It passes.
+            // Out of file descriptors, for instance. It passes.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };

@@ -1,4 +1,4 @@
-//! What is said on standard error, beside what the server says there itself.
+//! What the proxy writes to standard error, besides what the server writes there itself.
 
 use std::{
     error::Error,

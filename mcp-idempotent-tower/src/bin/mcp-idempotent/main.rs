@@ -1,6 +1,6 @@
-//! `mcp-idempotent [OPTIONS] -- COMMAND [ARGS]`: a proxy in front of an MCP server that stays as it is.
-//! With `--listen` and `--upstream`, in front of one that is reached over HTTP. `mcp-idempotent records`,
-//! `migrate` and `doctor` are for operators.
+//! `mcp-idempotent [OPTIONS] -- COMMAND [ARGS]`: a proxy in front of an unchanged MCP server. With
+//! `--listen` and `--upstream`, in front of one that is reached over HTTP.
+//! `mcp-idempotent records`, `migrate` and `doctor` are for operators.
 
 mod child;
 mod hosts;
@@ -38,8 +38,8 @@ fn main() {
 
 fn start(options: &Options) -> Result<Runtime, Box<dyn Error>> {
     log::start(&options.log)?;
-    // One client's lines are quickest in one thread: each hand-over to another costs more than all else that the
-    // proxy does.
+    // One client's lines are quickest in one thread: each hand-over to another costs more than
+    // everything else that the proxy does.
     let mut runtime = if options.listen.is_some() {
         Builder::new_multi_thread()
     } else {

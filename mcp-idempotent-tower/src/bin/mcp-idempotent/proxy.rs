@@ -87,7 +87,8 @@ fn scope_in(head: &::http::request::Parts, header: &HeaderName) -> Result<Scope,
     })
 }
 
-/// A name for the records of a command: the program's, with a digest of the whole, which may hold secrets.
+/// A name for a command's records: the program's name, with a digest of the whole command, which
+/// may hold secrets.
 fn name_of(command: &[OsString]) -> String {
     let mut digest = Sha256::new();
     for word in command {

@@ -1,8 +1,10 @@
-//! The client's side: standard input and output, read and written without a hand-over to another thread.
+//! The client's side: standard input and output, read and written without handing over to another
+//! thread.
 //!
-//! Their file descriptions belong to other processes too: the client, a shell, the server's standard error after
-//! `2>&1`. So they are never made non-blocking themselves. A pipe is opened a second time, and a socket is asked not
-//! to wait at each single call. All else, such as a terminal or a file, blocks a thread of its own.
+//! Their file descriptions belong to other processes too: the client, a shell, the server's
+//! standard error after `2>&1`. So they are never made non-blocking themselves. A pipe is opened a
+//! second time, and a socket is told on each call not to wait. Anything else, such as a terminal or
+//! a file, blocks a thread of its own.
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -75,7 +77,8 @@ mod unix {
         file.is_fifo().then_some(Kind::Pipe)
     }
 
-    /// Linux opens a pipe again under the name of its descriptor, and the flags of the new description are ours alone.
+    /// Linux reopens a pipe by the name of its descriptor, and the flags of the new description are
+    /// ours alone.
     #[cfg(target_os = "linux")]
     mod pipe {
         use tokio::net::unix::pipe::OpenOptions;
@@ -156,7 +159,7 @@ mod unix {
             Poll::Ready(Ok(()))
         }
 
-        /// The descriptor stays open, and with it the connection: both are others' too.
+        /// The descriptor and its connection stay open: others use them too.
         fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
             Poll::Ready(Ok(()))
         }

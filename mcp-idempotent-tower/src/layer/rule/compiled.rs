@@ -42,7 +42,7 @@ impl<S> Compiled<S> {
 }
 
 impl<S> Rule<S> {
-    /// As [`compile`](Self::compile), for a rule that may apply to several tools.
+    /// Like [`compile`](Self::compile), for a rule that may apply to several tools.
     pub(in crate::layer) fn compile_for_many(
         self,
         whose: &str,

@@ -38,9 +38,9 @@ impl Migrate {
         Ok(Ended::Done)
     }
 
-    /// All of it, whatever the store has already. It may be run again on Postgres.
+    /// The whole SQL, whatever the store has already. It may be run again on Postgres.
     async fn sql(&self) -> Result<String, Failure> {
-        // A database need not be there to be told about.
+        // Its SQL can be printed without the database.
         if self.store.url()?.starts_with("postgres") {
             return Ok(PostgresStore::migration_sql(&self.store.schema)?);
         }

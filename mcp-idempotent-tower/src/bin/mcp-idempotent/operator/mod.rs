@@ -18,7 +18,7 @@ use clap::Subcommand;
 /// Why a command could not do what it was asked for.
 pub(crate) type Failure = Box<dyn Error>;
 
-/// How a command ended. Wrong options end with 2, which is clap's.
+/// How a command ended. Wrong options end with 2, clap's own code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     Done,

@@ -17,7 +17,7 @@ pub(crate) fn line(text: impl std::fmt::Display) -> io::Result<()> {
     writeln!(io::stdout(), "{text}")
 }
 
-/// Tells how far long work has got, if somebody watches.
+/// Reports the progress of long work, if somebody watches.
 pub(crate) fn progress(text: impl std::fmt::Display) {
     if io::stderr().is_terminal() {
         let _ = write!(io::stderr(), "\r{text}");

@@ -31,7 +31,7 @@ impl SecretOptions {
             (None, Ok(secret)) => secret.into_bytes(),
             (None, Err(_)) => return Ok(None),
         };
-        // An editor ends a file with a line break, which is no part of the secret.
+        // An editor ends a file with a line break, which is not part of the secret.
         let bytes = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
         Ok(Some(Secret::new(bytes)?))
     }

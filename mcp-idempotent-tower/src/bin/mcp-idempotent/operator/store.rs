@@ -85,11 +85,11 @@ impl StoreOptions {
         self.open_or_create(false).await
     }
 
-    /// Opens the store, and if asked for creates the file that it is.
+    /// Opens the store. If asked to, creates its file.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
+    /// The same as for [`open`](Self::open).
     pub(crate) async fn open_or_create(&self, creates: bool) -> Result<Opened, Failure> {
         let url = self.url()?;
         match url.split_once("://").map(|(scheme, _)| scheme) {

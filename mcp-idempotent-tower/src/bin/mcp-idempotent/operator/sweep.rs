@@ -9,7 +9,7 @@ use super::{
     store::{StoreOptions, with_store},
 };
 
-/// How many records one question removes at most.
+/// The most records that one request removes.
 const BATCH: u32 = 500;
 
 #[derive(Debug, Args)]

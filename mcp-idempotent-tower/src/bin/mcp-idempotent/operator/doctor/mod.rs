@@ -27,7 +27,7 @@ struct Examined {
 }
 
 impl Examined {
-    /// What was found up to a question that the database did not answer, if there was one.
+    /// What was found before the question that the database did not answer, if there was one.
     fn until(
         asked: Result<(), sqlx::Error>,
         mut findings: Vec<Finding>,

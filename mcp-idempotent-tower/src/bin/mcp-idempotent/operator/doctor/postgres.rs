@@ -76,12 +76,12 @@ async fn server(session: &mut PgConnection) -> Result<Vec<Finding>, sqlx::Error>
     Ok(findings)
 }
 
-/// Two sessions exclude each other, and are two.
+/// Whether two sessions exclude each other, and are really two.
 async fn sessions(
     first: &mut PgConnection,
     second: &mut PgConnection,
 ) -> Result<Vec<Finding>, sqlx::Error> {
-    // Of this run alone, because another `doctor` may be at the same place.
+    // For this run alone, because another `doctor` may be running here.
     let name = RandomState::new().hash_one(0).cast_signed();
     const PID: &str = "SELECT pg_catalog.pg_backend_pid()";
     const TRY: &str = "SELECT pg_catalog.pg_try_advisory_xact_lock($1)";

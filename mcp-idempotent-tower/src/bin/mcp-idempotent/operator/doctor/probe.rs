@@ -17,7 +17,7 @@ use mcp_idempotent_tower::{
 use super::{Finding, chain};
 use crate::operator::print;
 
-/// Beyond this many, nobody counts.
+/// Counting stops here.
 const COUNTED: u32 = 1000;
 
 pub(super) async fn examine<S: OperatorStore + Clone>(
@@ -109,7 +109,8 @@ async fn in_doubt<S: OperatorStore>(engine: &Engine<S>) -> Finding {
     }
 }
 
-/// By whatever process, so that a server that has stopped sweeping is noticed before its records pile up.
+/// Whichever process did it, so that a server that has stopped sweeping is noticed before its
+/// records pile up.
 async fn last_sweep<S: OperatorStore>(engine: &Engine<S>) -> Finding {
     const WHAT: &str = "last sweep";
     match engine.last_sweep().await {
