@@ -118,7 +118,7 @@ pub async fn a_record_in_doubt_is_kept_for_its_own_retention<H: Harness>(harness
         let mut claim = fresh_claim();
         claim.in_doubt_retention = 100 * MINUTE;
         let lease = lease_of(store, &claim).await;
-        // A renewed lease is in doubt from its last end on.
+        // A renewed lease is in doubt from its latest end on.
         age(&harness, &claim, claim.lease - MINUTE).await;
         renew(store, &lease, claim.lease).await;
         leave_in_doubt(&harness, &claim, &lease, lapses).await;
@@ -146,7 +146,7 @@ pub async fn a_key_that_was_given_back_remembers_its_origin<H: Harness>(harness:
     assert_fenced(&harness, &first).await;
     sweep(store).await;
     age(&harness, &claim, 9 * MINUTE).await;
-    // This may be a different call, because a free key is bound to none.
+    // This may be a different call, because a free key is bound to no call.
     let asked = another_call(&claim);
     let second = lease_of(store, &asked).await;
     assert!(second.token > first.token, "tokens grow");

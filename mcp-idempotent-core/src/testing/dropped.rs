@@ -14,13 +14,14 @@ use crate::store::{Claimed, End, LeaseEnd, Store as _, TransactionStore as _};
 
 /// A future that finished this many times in a row needs no more polls.
 const IN_A_ROW: usize = 3;
-/// The most rounds until a future has been dropped and has come through.
+/// The most rounds until a future has been dropped, and has finished.
 const POLLS: usize = 200;
 /// The most rounds with a future whose effect may or may not happen.
 const TURNS: usize = 80;
 
-/// Runs `round` with more and more polls, until it says that its future finished. A store whose work is
-/// done by another thread may have finished it at the first poll, so what was never dropped starts again.
+/// Runs `round` with more and more polls, until it says that its future finished. A store whose
+/// work is done by another thread may have finished it at the first poll, so a run without a drop
+/// starts again.
 async fn at_any_point(mut round: impl AsyncFnMut(usize) -> bool) {
     let (mut polls, mut dropped, mut in_a_row) = (0, 0, 0);
     for _ in 0..POLLS {

@@ -82,7 +82,8 @@ pub async fn a_lost_lease_leaves_its_guard_as_it_was<H: Harness>(harness: Arc<H>
     complete(store, &guard, result("alone")).await;
 }
 
-/// A result that one record keeps for an hour, and its guard or it for ten minutes only.
+/// A result that the call's record and the guard's keep for different times: one for an hour, the
+/// other for ten minutes.
 fn kept_apart(guard: &Lease, response: Option<Bytes>, guard_is_shorter: bool) -> Completion {
     let (long, short) = (60 * MINUTE, 10 * MINUTE);
     let mut completion = under(guard, Completion::new(response, short));

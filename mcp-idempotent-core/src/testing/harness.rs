@@ -53,8 +53,8 @@ pub trait TransactionHarness: Harness<Store: TransactionStore> {
     fn effects(&self) -> impl Future<Output = HarnessResult<u64>> + Send;
 }
 
-/// A store on an SQL database under test. Its pool has **one connection**, so that the next user of the
-/// pool meets whatever an attempt has left on it.
+/// A store on an SQL database under test. Its pool has **one connection**, so that the next user of
+/// the pool meets anything that an attempt has left on it.
 pub trait SqlHarness: TransactionHarness {
     /// Runs SQL such as `COMMIT`, `ROLLBACK` or `BEGIN` through the open transaction, several statements
     /// at once, like a handler that ignores errors.

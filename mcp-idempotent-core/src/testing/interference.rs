@@ -1,4 +1,4 @@
-//! Whatever a handler does to its transaction, it must not be reported as a success.
+//! A handler that interferes with its transaction must never be reported as a success.
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,8 +37,8 @@ fn ends() -> [End; 4] {
     ]
 }
 
-/// The handler has rolled back, and that is also what is asked for. The store may then say that it is
-/// undone, or that the handler did it.
+/// The handler has rolled back, which is also what is asked for. The store may then answer that it
+/// was done as asked, or that the handler did it.
 fn is_undone_twice(sql: &str, end: &End) -> bool {
     sql.starts_with("ROLLBACK") && matches!(end, End::RollBack | End::RollBackAndRecord(_))
 }

@@ -1,6 +1,6 @@
 //! One record as a model: what each operation of a [`Store`](crate::Store) answers, and what it
-//! leaves behind, in as little as can be said about it. It follows the table in
-//! `docs/state-machine.md`, and knows nothing of how a store does it.
+//! leaves behind, as tersely as possible. It follows the table in `docs/state-machine.md`, and
+//! knows nothing of how a store does it.
 //!
 //! Two things rest on it. The conformance suite walks through its transitions and holds every store
 //! against it. And the project's tests check by exhaustive search that a protocol made of these
@@ -19,7 +19,7 @@ pub const TOMBSTONE: i64 = 1000;
 /// How long the origin of a free key is kept, in minutes.
 pub const ORIGIN: i64 = 1000;
 
-/// A fencing token: which one it is in the order in which the store has drawn them, from 1.
+/// A fencing token: its place in the order in which the store drew them, from 1.
 pub type Token = u32;
 
 /// What was asked. Two calls with one key are equal or not.
@@ -40,7 +40,7 @@ pub struct Held {
     pub token: Token,
     /// The token of the first attempt at the call.
     pub origin: Token,
-    /// Which attempt since the origin it is, from 1.
+    /// Which attempt since the origin this is; the first is 1.
     pub attempts: u32,
 }
 
@@ -54,7 +54,7 @@ pub enum Operation {
     TakeOver(Call, Token),
     /// [`Store::renew`](crate::Store::renew) for one lease from now.
     Renew(Token),
-    /// [`Store::complete`](crate::Store::complete). The result tells the token.
+    /// [`Store::complete`](crate::Store::complete). The result names the token.
     Complete(Token),
     /// [`Store::release`](crate::Store::release), which keeps the origin or does not.
     Release(Token, bool),
@@ -88,9 +88,9 @@ pub enum Answer {
     Granted(Held),
     /// A claim met a record that decides.
     Found(Call, Seen),
-    /// Done as asked. Also the answer to whatever cannot be refused.
+    /// Done as asked. Also the answer to anything that cannot be refused.
     Done,
-    /// Nothing was changed, because what the operation rests on is not (or no longer) so.
+    /// Nothing was changed, because the operation's condition does not (or no longer) hold.
     Refused,
 }
 
@@ -118,7 +118,7 @@ struct Kept {
     state: State,
 }
 
-/// The state, and for how many more minutes it counts. What is not above zero is over.
+/// The state, and for how many more minutes it counts. At zero or below, it is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
     /// Its lease. Once that is over, the record is in doubt, and kept for [`IN_DOUBT`].
@@ -137,8 +137,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// What the store answers to this, with this record. The model then is as the store is
-    /// afterwards.
+    /// What the store answers to this, with this record. Afterwards the model is in the store's
+    /// state.
     pub fn apply(&mut self, operation: Operation) -> Answer {
         match operation {
             Operation::Claim(call) => self.claim(call),
@@ -190,7 +190,8 @@ impl Model {
         self.record.map(|kept| kept.token)
     }
 
-    /// Draws tokens from the start again, as a store must not: for faults that a proof has to find.
+    /// Draws tokens from the start again, which no store may do: for faults that a proof has to
+    /// find.
     pub const fn restart_tokens(&mut self) {
         self.drawn = 0;
     }

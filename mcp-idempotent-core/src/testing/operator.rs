@@ -121,7 +121,7 @@ pub async fn a_listing_has_pages_and_filters<H: Harness<Store: OperatorStore>>(h
             assert_eq!(listed.len(), expected, "{query:?}");
         }
     }
-    // Of a longer key only the kept part counts.
+    // Only the kept part of a longer key counts.
     let query = query(|query| query.key_prefix = Some("conformance-and-more".into()));
     let listed = store.list(&query).await.expect("the store answers");
     assert_eq!(listed.len(), claims.len());

@@ -25,7 +25,7 @@ use crate::{
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
-/// How often a caller asks again if another one is at work, and how long it rests before that.
+/// How often a caller asks again if another one is at work, and how long it waits before that.
 const ASKS: u32 = 2000;
 const REST: Duration = Duration::from_millis(5);
 

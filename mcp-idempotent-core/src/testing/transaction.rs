@@ -66,7 +66,7 @@ pub async fn an_inspection_sees_a_running_transaction<H: TransactionHarness>(har
     let claim = fresh_claim();
     let mut transaction = begin(&harness, &claim).await;
     write(&harness, &mut transaction).await;
-    // The one who asks may not know which call has the key.
+    // The caller may not know which call has the key.
     for asked in [&claim, &another_call(&claim)] {
         let seen = harness.store().inspect(asked).await;
         assert!(matches!(seen, Ok(Inspected::InProgress)), "{seen:?}");

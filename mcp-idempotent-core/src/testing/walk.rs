@@ -115,7 +115,7 @@ fn operations(held: &[Token], resolutions: &[Resolution]) -> Vec<Operation> {
         );
     }
     operations.push(Operation::Claim(Call::This));
-    // Each is longer than what it ends, and shorter than anything longer.
+    // Each is just longer than the time that it ends, and shorter than the next one.
     operations.extend([LEASE + 1, IN_DOUBT + 1, RETENTION + 1].map(Operation::Pass));
     operations
 }
@@ -141,7 +141,7 @@ async fn walk<H: Harness, F: Future<Output = Answer>>(
                 changing.push(next);
             }
         }
-        // What changes nothing can be asked in one row.
+        // Operations that change nothing can be asked one after the other.
         Walker::new(harness, &resolve)
             .go(&path.operations, &idle)
             .await;
@@ -273,7 +273,7 @@ where
             "tokens grow, but not after {:?}",
             self.done
         );
-        // A resolution draws one too, which nobody is told.
+        // A resolution draws a token too, which nobody is told.
         let token = self.model.drawn() + 1;
         let attempts = lease.attempts;
         let origin = lease.origin;
@@ -349,7 +349,7 @@ const fn not(call: Call) -> Call {
     }
 }
 
-/// The result tells the token, and so whose it is.
+/// The result names the token, and so whose it is.
 fn completion(token: Token) -> Completion {
     let mut completion = Completion::new(Some(Bytes::from(token.to_string())), minutes(RETENTION));
     completion.tombstone = minutes(TOMBSTONE);
