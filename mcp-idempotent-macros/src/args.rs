@@ -27,8 +27,8 @@ pub(crate) enum AppliesIn {
 
 use AppliesIn::{Both, Lease, Transaction};
 
-/// Every option, as typed. Those of a policy are the ones of core's `PolicyOverride::OPTIONS`; a test
-/// compares them.
+/// Every option, as typed. The policy's options are the ones in core's `PolicyOverride::OPTIONS`; a
+/// test compares them.
 const OPTIONS: &[(&str, AppliesIn)] = &[
     ("transaction", Both),
     ("key", Both),

@@ -112,7 +112,7 @@ fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
     let mut fields = Vec::new();
     let policy = policy(args, runtime);
     if !policy.is_empty() {
-        // No tool gives every field, because some belong to one mode only.
+        // No tool sets every field, because some belong to one mode only.
         fields.push(quote! {
             policy: #runtime::PolicyOverride { #(#policy,)* ..#runtime::PolicyOverride::NONE }
         });

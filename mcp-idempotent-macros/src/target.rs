@@ -269,7 +269,7 @@ fn parameters(function: &ImplItemFn, errors: &mut Errors) -> Vec<Parameter> {
     parameters
 }
 
-/// Whether the author wants a transaction, and asks for it in a way that does not lend one.
+/// Whether the author wants a transaction, but asks for it in a way that does not lend one.
 fn is_of_a_database(ty: &Type) -> bool {
     let inner = match ty {
         Type::Reference(reference) => bare(&reference.elem),
