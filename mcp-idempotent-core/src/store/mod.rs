@@ -35,8 +35,8 @@
 //! 9. **A guard and its record are one.** A completion may name a [guard](Completion::guard), the
 //!    lease of another record. Then both get the result in one step, or neither does. Each is
 //!    kept for a [time of its own](Completion::guard_retention).
-//! 10. **Dropping is safe.** Dropping a transaction rolls it back. Dropping the future of any method
-//!     at any await point leaves no pooled connection inside a transaction.
+//! 10. **Dropping is safe.** Dropping a transaction rolls it back. Dropping the future of any
+//!     method at any await point leaves no pooled connection inside a transaction.
 
 mod audit;
 mod claim;

@@ -132,9 +132,9 @@ pub async fn a_completion_dropped_at_any_point_leaves_both_or_neither<H: SqlHarn
     .await;
 }
 
-/// Runs `round` with different numbers of polls, until all three cases were seen: an end that finished,
-/// one that was dropped before it took effect, and one that was dropped after. The poll at which a
-/// commit is sent depends on the driver's speed. It may be the first.
+/// Runs `round` with different numbers of polls, until all three cases were seen: an end that
+/// finished, one that was dropped before it took effect, and one that was dropped after. The poll
+/// at which a commit is sent depends on the driver's speed. It may be the first.
 async fn either(mut round: impl AsyncFnMut(usize) -> (bool, bool)) {
     let (mut through, mut kept, mut lost) = (0, 0, 0);
     for turn in 0..TURNS {

@@ -18,14 +18,14 @@ pub trait Harness: Send + Sync + 'static {
     /// The store. Always return the same one.
     fn store(&self) -> &Self::Store;
 
-    /// The same records as another process sees them, with its own pool, queue and cache. Override this
-    /// unless only [one process](crate::store::Reach::Process) can see the store.
+    /// The same records as another process sees them, with its own pool, queue and cache. Override
+    /// this unless only [one process](crate::store::Reach::Process) can see the store.
     fn elsewhere(&self) -> &Self::Store {
         self.store()
     }
 
-    /// Makes a record older: moves all its times back by `by`, or the store's clock forward. The record
-    /// may not exist.
+    /// Makes a record older: moves all its times back by `by`, or the store's clock forward. The
+    /// record may not exist.
     ///
     /// # Errors
     ///
@@ -56,16 +56,16 @@ pub trait TransactionHarness: Harness<Store: TransactionStore> {
 /// A store on an SQL database under test. Its pool has **one connection**, so that the next user of
 /// the pool meets anything that an attempt has left on it.
 pub trait SqlHarness: TransactionHarness {
-    /// Runs SQL such as `COMMIT`, `ROLLBACK` or `BEGIN` through the open transaction, several statements
-    /// at once, like a handler that ignores errors.
+    /// Runs SQL such as `COMMIT`, `ROLLBACK` or `BEGIN` through the open transaction, several
+    /// statements at once, like a handler that ignores errors.
     fn run<'c>(
         &'c self,
         connection: &'c mut <Self::Store as TransactionStore>::Connection,
         sql: &'static str,
     ) -> impl Future<Output = ()> + Send + 'c;
 
-    /// Makes the database roll the open transaction back, or refuse its commit, with an error that the
-    /// handler swallows.
+    /// Makes the database roll the open transaction back, or refuse its commit, with an error that
+    /// the handler swallows.
     fn fail<'c>(
         &'c self,
         connection: &'c mut <Self::Store as TransactionStore>::Connection,

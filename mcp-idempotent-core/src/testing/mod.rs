@@ -1,7 +1,7 @@
 //! The conformance suite. Every [`Store`](crate::Store) has to pass it, ours and yours.
 //!
-//! Write a [`Harness`], which tells the suite how to reach your store, and add one line. Every rule of
-//! the [contract](crate::store#contract) then becomes a test of its own:
+//! Write a [`Harness`], which tells the suite how to reach your store, and add one line. Every rule
+//! of the [contract](crate::store#contract) then becomes a test of its own:
 //!
 //! ```
 //! use std::time::Duration;
@@ -32,8 +32,8 @@
 //! });
 //! ```
 //!
-//! The lines need `tokio` with the features `macros` and `rt` as a dependency of your tests; this harness also
-//! needs `test-util`.
+//! The lines need `tokio` with the features `macros` and `rt` as a dependency of your tests; this
+//! harness also needs `test-util`.
 //!
 //! | What your store is | What you implement | The line |
 //! | --- | --- | --- |
@@ -43,15 +43,15 @@
 //! | one on an SQL database | [`SqlHarness`] | [`sql_store_conformance!`](crate::sql_store_conformance) |
 //! | the last, and an `OperatorStore` | [`SqlHarness`] | [`sql_operator_store_conformance!`](crate::sql_operator_store_conformance) |
 //!
-//! Each line takes an expression, which is evaluated for each rule. It is a future of a harness with
-//! an **empty** store that no other test writes to. To run a line twice, with different settings of
-//! your store, put each into a module of its own. If all your stores share
-//! something that is slow to start, `store_conformance!(name, cluster = start(), harness(&cluster))`
-//! makes one test of all rules, and starts it once.
+//! Each line takes an expression, which is evaluated for each rule. It is a future of a harness
+//! with an **empty** store that no other test writes to. To run a line twice, with different
+//! settings of your store, put each into a module of its own. If all your stores share something
+//! that is slow to start, `store_conformance!(name, cluster = start(), harness(&cluster))` makes
+//! one test of all rules, and starts it once.
 //!
 //! A harness need not panic: it returns its errors, and they fail the test. The suite makes records
-//! old with [`Harness::age`] and never sleeps for that. Its waits for other callers have a time limit.
-//! A rule makes up to 32 calls at the same time.
+//! old with [`Harness::age`] and never sleeps for that. Its waits for other callers have a time
+//! limit. A rule makes up to 32 calls at the same time.
 
 #[expect(missing_docs, reason = "each function's name is its rule")]
 mod attempt;

@@ -196,8 +196,8 @@ impl Model {
         self.drawn = 0;
     }
 
-    /// The record without its numbers, as far as its future depends on it: two models with one shape
-    /// answer all operations alike, if `tokens` stand for the same leases.
+    /// The record without its numbers, as far as its future depends on it: two models with one
+    /// shape answer all operations alike, if `tokens` stand for the same leases.
     #[must_use]
     pub fn shape(&self, tokens: &[Token]) -> impl std::hash::Hash + Eq + Clone + use<> {
         let place = |token: Token| tokens.iter().position(|held| *held == token);

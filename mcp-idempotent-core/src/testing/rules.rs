@@ -1,7 +1,7 @@
 //! The macros that turn rules into tests.
 
-/// Turns each rule for a [`Store`](crate::Store) into a `#[tokio::test]`. Takes a future that makes a
-/// [`Harness`](crate::testing::Harness) with an empty store.
+/// Turns each rule for a [`Store`](crate::Store) into a `#[tokio::test]`. Takes a future that makes
+/// a [`Harness`](crate::testing::Harness) with an empty store.
 #[macro_export]
 macro_rules! store_conformance {
     ($($how:tt)*) => {
@@ -105,8 +105,8 @@ macro_rules! transaction_store_conformance {
     };
 }
 
-/// Like [`store_conformance!`], with the rules about what a handler can do to a transaction on an SQL
-/// database, and about dropped futures. Takes a future that makes a
+/// Like [`store_conformance!`], with the rules about what a handler can do to a transaction on an
+/// SQL database, and about dropped futures. Takes a future that makes a
 /// [`SqlHarness`](crate::testing::SqlHarness).
 #[macro_export]
 macro_rules! sql_store_conformance {

@@ -26,11 +26,11 @@ struct Keyed {
 }
 
 impl Call {
-    /// A call of a tool that you know to honour idempotency keys. A call without a key gets a fresh one in
-    /// `_meta["idempotency-key"]`.
+    /// A call of a tool that you know to honour idempotency keys. A call without a key gets a fresh
+    /// one in `_meta["idempotency-key"]`.
     ///
-    /// A server that does not know keys ignores it, and a retry then runs the tool twice. If you are not
-    /// sure, use [`Call::of`].
+    /// A server that does not know keys ignores it, and a retry then runs the tool twice. If you
+    /// are not sure, use [`Call::of`].
     #[must_use]
     pub fn keyed(params: CallToolRequestParams) -> Self {
         Self {
@@ -43,9 +43,9 @@ impl Call {
         }
     }
 
-    /// A call of a tool that may not honour keys. It is repeated only if a failure on the way to the server
-    /// proves that it did not run, and never because of an answer. A key that it carries is sent but not
-    /// relied on.
+    /// A call of a tool that may not honour keys. It is repeated only if a failure on the way to
+    /// the server proves that it did not run, and never because of an answer. A key that it carries
+    /// is sent but not relied on.
     #[must_use]
     pub fn unkeyed(params: CallToolRequestParams) -> Self {
         Self {
@@ -55,9 +55,9 @@ impl Call {
         }
     }
 
-    /// A call of `tool`, according to its entry in `tools/list`. It is keyed if the entry has the contract of
-    /// this crate (in the argument that the contract names, if the call has it), and safe to repeat if the
-    /// entry has `readOnlyHint`. That hint is only as reliable as the server.
+    /// A call of `tool`, according to its entry in `tools/list`. It is keyed if the entry has the
+    /// contract of this crate (in the argument that the contract names, if the call has it), and
+    /// safe to repeat if the entry has `readOnlyHint`. That hint is only as reliable as the server.
     #[must_use]
     pub fn of(tool: &Tool, params: CallToolRequestParams) -> Self {
         let contract = tool.meta.as_ref().and_then(|meta| meta.get(wire::CONTRACT));
@@ -76,8 +76,8 @@ impl Call {
         call
     }
 
-    /// Names the argument in which this tool takes its key, as a JSON pointer. A call that has it gets no
-    /// key in `_meta`. On an unkeyed call this has no effect.
+    /// Names the argument in which this tool takes its key, as a JSON pointer. A call that has it
+    /// gets no key in `_meta`. On an unkeyed call this has no effect.
     #[must_use]
     pub fn with_key_argument(mut self, pointer: impl Into<Cow<'static, str>>) -> Self {
         if let Some(keyed) = &mut self.keyed {
@@ -86,16 +86,16 @@ impl Call {
         self
     }
 
-    /// Declares that running this call twice does no harm. It is repeated after any lost answer, with or
-    /// without a key.
+    /// Declares that running this call twice does no harm. It is repeated after any lost answer,
+    /// with or without a key.
     #[must_use]
     pub const fn with_repeats_assumed_safe(mut self) -> Self {
         self.is_safe = true;
         self
     }
 
-    /// The key that every attempt carries. If you store it before the call, a program that restarts halfway
-    /// can go on with it.
+    /// The key that every attempt carries. If you store it before the call, a program that restarts
+    /// halfway can go on with it.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         let keyed = self.keyed.as_ref()?;

@@ -26,7 +26,8 @@ pub trait Connect: Send {
     ///
     /// # Errors
     ///
-    /// There is no connection. Nothing was sent; another attempt follows within the policy's bounds.
+    /// There is no connection. Nothing was sent; another attempt follows within the policy's
+    /// bounds.
     fn connect(
         &mut self,
         attempt: Attempt,
@@ -112,8 +113,8 @@ impl Attempt {
         self.number
     }
 
-    /// Whether the previous attempt's connection may still be good, because the server answered on it.
-    /// `false` for the first attempt, and after one that failed below the protocol.
+    /// Whether the previous attempt's connection may still be good, because the server answered on
+    /// it. `false` for the first attempt, and after one that failed below the protocol.
     #[must_use]
     pub const fn may_reuse_connection(self) -> bool {
         self.after_answer

@@ -11,13 +11,14 @@ use super::{failure::Failure, refusal::ReceivedRefusal};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CallErrorKind {
-    /// The call was sent, no usable answer came, and it was not repeated (again): the tool may have run.
+    /// The call was sent, no usable answer came, and it was not repeated (again): the tool may have
+    /// run.
     MayHaveRun,
     /// No attempt reached the tool: there was no connection, or the server proved that it did not
     /// run the call.
     NotRun,
-    /// The server refused the call because of its key; [`refusal`](CallError::refusal) has the reason and
-    /// the advice.
+    /// The server refused the call because of its key; [`refusal`](CallError::refusal) has the
+    /// reason and the advice.
     Refused,
     /// The server answered with another JSON-RPC error; [`answer`](CallError::answer) has it.
     Answered,

@@ -8,8 +8,8 @@ use crate::{call::key::Places, wire};
 
 /// A unique key: 122 random bits from the operating system, as a UUID of version 4.
 ///
-/// Make one for each intended operation, and keep it as long as that operation may have to be retried. A
-/// retry with a new key is not protected.
+/// Make one for each intended operation, and keep it as long as that operation may have to be
+/// retried. A retry with a new key is not protected.
 #[must_use]
 pub fn random_key() -> IdempotencyKey {
     IdempotencyKey::new(uuid::Uuid::new_v4().to_string())

@@ -1,9 +1,10 @@
 //! For MCP clients: a key on a call, a refusal read back, and a retry that runs a tool once.
 //!
 //! 1. [`WithIdempotencyKey`] puts a key on a call; [`random_key`] makes one.
-//! 2. [`ReceivedRefusal`] reads a refusal back, and [`replayed_at`] tells a replay from a first result.
-//! 3. [`RetryPolicy::call`] calls a tool over rmcp's client, and repeats the call if that cannot run the
-//!    tool twice. All attempts carry the same key.
+//! 2. [`ReceivedRefusal`] reads a refusal back, and [`replayed_at`] tells a replay from a first
+//!    result.
+//! 3. [`RetryPolicy::call`] calls a tool over rmcp's client, and repeats the call if that cannot
+//!    run the tool twice. All attempts carry the same key.
 //!
 //! # What a failure proves, and what is done
 //!
@@ -25,11 +26,12 @@
 //!
 //! ¹ rmcp's client connects anew by itself and sends the call a second time, unless told not to
 //! (`reinit_on_expired_session`).
+//!
 //! ² With the feature `client-reqwest`, for rmcp's transport over reqwest; without it, and for other
 //! HTTP clients, these failures count as errors while sending.
 //!
-//! "May have run" is [`CallErrorKind::MayHaveRun`]. A call also ends like this if its last attempts found
-//! no server but an earlier one was lost.
+//! "May have run" is [`CallErrorKind::MayHaveRun`]. A call also ends like this if its last attempts
+//! found no server but an earlier one was lost.
 //!
 //! # What to know
 //!
@@ -37,14 +39,16 @@
 //!   `tools/list`; [`Call::keyed`] relies on the caller.
 //! - A refusal is only believed if `docs/wire.md` lists its type with that outcome and action. Any
 //!   other is an ordinary error.
-//! - A call without a key is never repeated because of a refusal, whatever its outcome: the refusal may
-//!   come from another server, about another call, and the tool passed it on.
-//! - The same holds for tools whose calls the server recognises by their arguments (`"key": "derived"` in
-//!   the contract): the client cannot see when the window of a derived key ends, and a repeat after that
-//!   is a new call. [`Call::of`] puts an explicit key on such a call, which makes every repeat safe.
-//! - A call that carries its key in an argument gets none in `_meta`: a server refuses two different keys.
-//! - The session of a lost attempt may be gone. A closure that connects anew gets past that; a plain
-//!   `&Peer` does not.
+//! - A call without a key is never repeated because of a refusal, whatever its outcome: the refusal
+//!   may come from another server, about another call, and the tool passed it on.
+//! - The same holds for tools whose calls the server recognises by their arguments
+//!   (`"key": "derived"` in the contract): the client cannot see when the window of a derived key
+//!   ends, and a repeat after that is a new call. [`Call::of`] puts an explicit key on such a call,
+//!   which makes every repeat safe.
+//! - A call that carries its key in an argument gets none in `_meta`: a server refuses two
+//!   different keys.
+//! - The session of a lost attempt may be gone. A closure that connects anew gets past that; a
+//!   plain `&Peer` does not.
 //!
 //! # Example
 //!

@@ -14,9 +14,9 @@ use std::time::Duration;
 /// The time for one attempt should be longer than the server lets a duplicate wait for the first
 /// (30 seconds by default): otherwise an attempt gives up just before its answer.
 ///
-/// Each pause is a random time between half and all of its length, so that clients that failed together
-/// do not come back together. If the server says how long to wait (`retryAfterMs`, or the header
-/// `Retry-After`), the client waits exactly that long.
+/// Each pause is a random time between half and all of its length, so that clients that failed
+/// together do not come back together. If the server says how long to wait (`retryAfterMs`, or the
+/// header `Retry-After`), the client waits exactly that long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     pub(super) attempts: u32,
@@ -59,8 +59,8 @@ impl RetryPolicy {
         self
     }
 
-    /// How long one attempt may take. After that the server is told that it is cancelled, and the attempt
-    /// counts as lost.
+    /// How long one attempt may take. After that the server is told that it is cancelled, and the
+    /// attempt counts as lost.
     #[must_use]
     pub const fn with_attempt_timeout(mut self, attempt: Duration) -> Self {
         self.attempt = attempt;

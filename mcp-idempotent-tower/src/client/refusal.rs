@@ -94,8 +94,8 @@ impl ReceivedRefusal {
         }
     }
 
-    /// Reads the `_meta` of a tool result, for servers that send refusals as tool results; `None` if the
-    /// result is not a refusal. A tool's own result that leaves its call in doubt counts as one.
+    /// Reads the `_meta` of a tool result, for servers that send refusals as tool results; `None`
+    /// if the result is not a refusal.
     #[must_use]
     pub fn from_result(result: &CallToolResult) -> Option<Self> {
         if result.is_error != Some(true) {
@@ -118,7 +118,8 @@ impl ReceivedRefusal {
         }
     }
 
-    /// Accepts only what a server of this version can say: anything else may mean something different.
+    /// Accepts only what a server of this version can say: anything else may mean something
+    /// different.
     fn read(data: &Map<String, Value>, message: impl FnOnce() -> String) -> Option<Self> {
         let word = |name| data.get(name).and_then(Value::as_str);
         let (kind, outcome, action) = (word("type")?, word("outcome")?, word("action")?);
@@ -183,8 +184,8 @@ impl fmt::Display for ReceivedRefusal {
 
 impl std::error::Error for ReceivedRefusal {}
 
-/// When a replayed result was first made, as the server wrote it (RFC 3339); `None` if `result` is not a
-/// replay.
+/// When a replayed result was first made, as the server wrote it (RFC 3339); `None` if `result` is
+/// not a replay.
 #[must_use]
 pub fn replayed_at(result: &CallToolResult) -> Option<&str> {
     result.meta.as_ref()?.get(wire::REPLAYED)?["at"].as_str()

@@ -17,11 +17,11 @@ use super::{
 };
 
 impl RetryPolicy {
-    /// Calls a tool. Repeats the call within the bounds of this policy if that cannot run the tool twice.
-    /// [The module's page](super) has the rules.
+    /// Calls a tool. Repeats the call within the bounds of this policy if that cannot run the tool
+    /// twice. [The module's page](super) has the rules.
     ///
-    /// One call of this method is one round: an answer that asks for input is returned to you, and you send
-    /// the next round with the same [key](Call::key).
+    /// One call of this method is one round: an answer that asks for input is returned to you, and
+    /// you send the next round with the same [key](Call::key).
     ///
     /// Dropping the future cancels the attempt that is under way. The tool may have run.
     ///
@@ -92,8 +92,8 @@ impl Repeat {
         match failure {
             Failure::NotRun(_) => true,
             Failure::Lost { .. } => self.is_keyed || self.is_safe,
-            // A refusal is one server's statement about one key. Without our own key it may be about
-            // another call, whatever it says about the outcome.
+            // A refusal is one server's statement about one key. Without our own key it may be
+            // about another call, whatever it says about the outcome.
             Failure::Refused(refusal) => {
                 (self.is_keyed || self.is_safe) && asks_for_a_repeat(refusal)
             }

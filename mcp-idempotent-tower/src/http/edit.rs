@@ -33,8 +33,9 @@ pub(super) fn asks_for_capabilities(body: &[u8]) -> bool {
     method.is_some_and(|method| METHODS.contains(&&*method))
 }
 
-/// An answer that says where a key may stand: JSON, or a stream of events with JSON in their `data` lines.
-/// `None` if there is nothing to say. The places are added to those that our layer lists, if it does.
+/// An answer that says where a key may stand: JSON, or a stream of events with JSON in their `data`
+/// lines. `None` if there is nothing to say. The places are added to those that our layer lists, if
+/// it does.
 pub(super) fn advertise(body: &Bytes, what: Advertised) -> Option<Bytes> {
     if let Some(edited) = advertise_in(body, what) {
         return Some(edited);

@@ -5,20 +5,21 @@
 //! [`StreamableHttpService`](https://docs.rs/rmcp/latest/rmcp/transport/streamable_http_server/).
 //!
 //! 1. Requests other than `POST` pass, their bodies unread.
-//! 2. A body is read whole, up to the limit; a larger one is answered with `413`. The default is rmcp's
-//!    own limit, 4 MiB. If you change one, change the other.
-//! 3. A body without the bytes `idempotencyKey`, and without `\u`, passes unparsed and unchanged. So does one
-//!    that is not a `tools/call`, has no such member in `params`, or does not parse.
+//! 2. A body is read whole, up to the limit; a larger one is answered with `413`. The default is
+//!    rmcp's own limit, 4 MiB. If you change one, change the other.
+//! 3. A body without the bytes `idempotencyKey`, and without `\u`, passes unparsed and unchanged.
+//!    So does one that is not a `tools/call`, has no such member in `params`, or does not parse.
 //! 4. Otherwise `_meta["idempotency-key"]` is added and `Content-Length` adjusted. No other byte
-//!    changes. Method, tool name and arguments stay the same, so the headers `Mcp-Method`, `Mcp-Name`
-//!    and `Mcp-Param-*` of the 2026-07-28 transport still fit.
+//!    changes. Method, tool name and arguments stay the same, so the headers `Mcp-Method`,
+//!    `Mcp-Name` and `Mcp-Param-*` of the 2026-07-28 transport still fit.
 //! 5. A call with a different key in `_meta` is refused like any call with two keys
 //!    (`idempotency_key_invalid`). A key that is not a string is refused too.
-//! 6. In the answers to `initialize` and `server/discover`, this place is added to those that the server's
-//!    idempotency layer lists (`keys`). With [`with_capability`](LiftKeyLayer::with_capability) they also get
+//! 6. In the answers to `initialize` and `server/discover`, this place is added to those that the
+//!    server's idempotency layer lists (`keys`). With
+//!    [`with_capability`](LiftKeyLayer::with_capability) they also get
 //!    `capabilities.tools.idempotency: {}`. Other responses pass unchanged.
-//! 7. With [`with_header`](LiftKeyLayer::with_header) the HTTP header `Idempotency-Key` of a tool call is a
-//!    key as well, under the same rules.
+//! 7. With [`with_header`](LiftKeyLayer::with_header) the HTTP header `Idempotency-Key` of a tool
+//!    call is a key as well, under the same rules.
 //!
 //! # Caveats
 //!
@@ -106,7 +107,8 @@ impl LiftKeyLayer {
     /// headers with every request: then all calls have one key, and all but the first are refused
     /// as conflicts.
     ///
-    /// A header that contradicts a key elsewhere in the call is refused (`idempotency_key_invalid`).
+    /// A header that contradicts a key elsewhere in the call is refused
+    /// (`idempotency_key_invalid`).
     #[must_use]
     pub const fn with_header(mut self) -> Self {
         self.advertised.header = true;

@@ -1,5 +1,5 @@
-//! Delegates every method of [`ServerHandler`]. A forgotten one would compile and silently switch off a
-//! feature of the handler.
+//! Delegates every method of [`ServerHandler`]. A forgotten one would compile and silently switch
+//! off a feature of the handler.
 #![expect(
     deprecated,
     reason = "rmcp's deprecated methods are delegated as long as handlers may have them"

@@ -103,8 +103,8 @@ impl<S: Store> IdempotencyLayer<S> {
         Some(Arc::clone(rule.policy_for(rule::is_read_only(tool))))
     }
 
-    /// The policy of an annotated tool: its annotation, over the server's policy. The tool's definition is
-    /// made without the server, so on its own it holds only the annotation.
+    /// The policy of an annotated tool: its annotation, over the server's policy. The tool's
+    /// definition is made without the server, so on its own it holds only the annotation.
     fn annotated(&self, tool: Option<&Tool>) -> Option<Policy> {
         let options = contract::options_of(tool?)?;
         let base = &self.shared.idempotency.settings().policy;

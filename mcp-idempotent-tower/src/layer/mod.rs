@@ -1,21 +1,21 @@
 //! A whole server behind one tower layer, without touching its handlers.
 //!
-//! Compared with the attribute, the layer adds three things. It protects tools that have no annotation, by
-//! [`Rule`]s. It is a tower service, so other layers can be put above and below it. And it completes what
-//! the server says of itself: the capability, the tools' contracts and the status request, all three in
-//! `front`.
+//! Compared with the attribute, the layer adds three things. It protects tools that have no
+//! annotation, by [`Rule`]s. It is a tower service, so other layers can be put above and below it.
+//! And it completes what the server says of itself: the capability, the tools' contracts and the
+//! status request, all three in `front`.
 //!
 //! # What happens to a call
 //!
 //! "Passes" means that the call goes to the service below without any deduplication by this layer.
 //!
 //! 1. A tool that is annotated with [`#[idempotent]`](macro@crate::idempotent) is recognised by the
-//!    contract in its definition's `_meta`. Its calls pass: the annotation deduplicates them. A call
-//!    that a layer above deduplicates passes too.
+//!    contract in its definition's `_meta`. Its calls pass: the annotation deduplicates them. A
+//!    call that a layer above deduplicates passes too.
 //! 2. A tool's [`Rule`] is the one that names it, else the first whose predicate holds, else the
-//!    layer's default. Under [`Rule::untouched`] its calls pass, and neither the scope resolver nor an
-//!    `authorize` hook is asked. Under any other rule a call is refused if one of them denies its
-//!    caller, with or without a key.
+//!    layer's default. Under [`Rule::untouched`] its calls pass, and neither the scope resolver nor
+//!    an `authorize` hook is asked. Under any other rule a call is refused if one of them denies
+//!    its caller, with or without a key.
 //! 3. A call with an explicit key is protected. A call without one passes, unless the rule asks for
 //!    [derived or required keys](Rule::with_key).
 //! 4. A tool whose annotations say `readOnlyHint: true` is protected by an explicit key alone,
@@ -23,17 +23,18 @@
 //!    transaction mode no transaction is opened for them.
 //! 5. The services below the layer are made ready once a call has its claim. So replays and waiting
 //!    duplicates hold no permit of a limit below. The layer itself is always ready.
-//! 6. The handler's result decides what is recorded. An error of another service below frees the key if
-//!    that service was not ready or says that it refused the call before the handler (`Overloaded`),
-//!    and if the layer itself saw that the handler was not entered. Any other error (a timeout that
-//!    dropped the handler, a load limit below a retry that had already called the handler, a refusal
-//!    from a service in the handler's place) leaves a lease in doubt and rolls a transaction back.
-//! 7. To the layer, a malformed call enters the handler, because rmcp parses the arguments inside. So
-//!    rmcp's answer is a result with `isError` like any other. Under an explicit key it is recorded: a
-//!    retry gets it again, and a corrected call needs a new key. A tool that does not exist is an error
-//!    like any other, and the rule's `on_error` decides. No error text and no code frees a key, because
-//!    a handler that has acted may answer with the same ones. The annotation parses the arguments
-//!    itself, and frees the key if they do not parse.
+//! 6. The handler's result decides what is recorded. An error of another service below frees the
+//!    key if that service was not ready or says that it refused the call before the handler
+//!    (`Overloaded`), and if the layer itself saw that the handler was not entered. Any other error
+//!    (a timeout that dropped the handler, a load limit below a retry that had already called the
+//!    handler, a refusal from a service in the handler's place) leaves a lease in doubt and rolls a
+//!    transaction back.
+//! 7. To the layer, a malformed call enters the handler, because rmcp parses the arguments inside.
+//!    So rmcp's answer is a result with `isError` like any other. Under an explicit key it is
+//!    recorded: a retry gets it again, and a corrected call needs a new key. A tool that does not
+//!    exist is an error like any other, and the rule's `on_error` decides. No error text and no
+//!    code frees a key, because a handler that has acted may answer with the same ones. The
+//!    annotation parses the arguments itself, and frees the key if they do not parse.
 //! 8. A handler may pass on what another server said in this crate's names (a replay's marker, a
 //!    refusal, a mark of [`NotExecuted`](crate::NotExecuted)). It is marked as that server's before
 //!    it is recorded or sent ([`UPSTREAM`](crate::wire::UPSTREAM)).
@@ -44,19 +45,21 @@
 //!
 //! Services above the layer see every call; services below see only those that execute.
 //!
-//! - `Timeout` belongs **above**: there it bounds how long a caller waits, and a retry with the same
-//!   key gets the result. Below, it cuts handlers off halfway, and a call in lease mode is in doubt.
+//! - `Timeout` belongs **above**: there it bounds how long a caller waits, and a retry with the
+//!   same key gets the result. Below, it cuts handlers off halfway, and a call in lease mode is in
+//!   doubt.
 //! - `ConcurrencyLimit`, `RateLimit` and `Buffer` for handlers belong **below**: above, waiting
-//!   duplicates hold their permits. Measured with 64 duplicates of a call of 250 ms and a limit of 16:
-//!   a call with another key takes 0.3 ms with the limit below, and the full 250 ms with it above.
+//!   duplicates hold their permits. Measured with 64 duplicates of a call of 250 ms and a limit of
+//!   16: a call with another key takes 0.3 ms with the limit below, and the full 250 ms with it
+//!   above.
 //! - `LoadShed` directly above a limit below the layer refuses new calls, while replays are still
 //!   answered. Above the layer it only reacts to limits between the two.
 //!
 //! # Caveats
 //!
 //! - Tool definitions are looked up once for each name, and updated by each `tools/list`. Keep the
-//!   `ToolRouter` in a field: otherwise the generated `get_tool` and `call_tool` rebuild it on every
-//!   call.
+//!   `ToolRouter` in a field: otherwise the generated `get_tool` and `call_tool` rebuild it on
+//!   every call.
 //! - Over HTTP build the server once and clone it in the factory of `StreamableHttpService`:
 //!   `ConcurrencyLimitLayer` makes a new semaphore each time a server is wrapped.
 //! - The layer in a [`ServiceBuilder`](tower::ServiceBuilder) given to
@@ -64,10 +67,10 @@
 //!   [`idempotent`](crate::ServerExt::idempotent) advertises, adds key arguments to `tools/list`,
 //!   and answers the [status request](crate::wire::STATUS_METHOD).
 //! - A tool with a [contract](crate::wire::CONTRACT) in the `_meta` of its definition counts as
-//!   annotated, and its calls pass. A handler that lists the tools of another server must remove their
-//!   contracts; otherwise only that server protects their calls.
-//! - Annotated tools are assumed to use the layer's [`Idempotency`]: its policy completes their contracts
-//!   in `tools/list` and answers the status request.
+//!   annotated, and its calls pass. A handler that lists the tools of another server must remove
+//!   their contracts; otherwise only that server protects their calls.
+//! - Annotated tools are assumed to use the layer's [`Idempotency`]: its policy completes their
+//!   contracts in `tools/list` and answers the status request.
 //!
 //! # Example
 //!

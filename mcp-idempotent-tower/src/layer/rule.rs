@@ -24,9 +24,9 @@ use crate::call::{
 /// What a layer does with a tool: its mode, and what differs from the policy of the
 /// [`Idempotency`](crate::Idempotency).
 ///
-/// The layer does not derive keys unless [`Rule::with_key`] says so: the authors of these tools did not
-/// have retries in mind, so two calls with equal arguments may be two intents. Calls with an explicit key
-/// are protected.
+/// The layer does not derive keys unless [`Rule::with_key`] says so: the authors of these tools did
+/// not have retries in mind, so two calls with equal arguments may be two intents. Calls with an
+/// explicit key are protected.
 pub struct Rule<S> {
     kind: Kind<S>,
     policy: PolicyOverride,
@@ -76,8 +76,9 @@ impl<S> Kind<S> {
 }
 
 impl<S: TransactionStore> Rule<S> {
-    /// Transaction mode: the handler takes [`Tx`](crate::Tx), and its writes through it commit together
-    /// with the record or not at all. If a handler succeeds without taking it, the caller gets an error.
+    /// Transaction mode: the handler takes [`Tx`](crate::Tx), and its writes through it commit
+    /// together with the record or not at all. If a handler succeeds without taking it, the caller
+    /// gets an error.
     #[must_use]
     pub const fn transaction() -> Self {
         Self::of(Kind::Transaction(in_transaction::<S>))
@@ -85,10 +86,10 @@ impl<S: TransactionStore> Rule<S> {
 }
 
 impl<S: Store> Rule<S> {
-    /// Lease mode: the effect is outside the store. The handler runs at most once; if the server crashes
-    /// halfway, the outcome is unknown. `on_error` says what an error of the handler means:
-    /// [`OnError::InDoubt`] (it does not prove that nothing happened) or [`OnError::Release`] (it does,
-    /// or a repeat is safe).
+    /// Lease mode: the effect is outside the store. The handler runs at most once; if the server
+    /// crashes halfway, the outcome is unknown. `on_error` says what an error of the handler means:
+    /// [`OnError::InDoubt`] (it does not prove that nothing happened) or [`OnError::Release`] (it
+    /// does, or a repeat is safe).
     #[must_use]
     pub const fn lease(on_error: OnError) -> Self {
         let mut rule = Self::of(Kind::Lease);
@@ -121,9 +122,9 @@ impl<S> Rule<S> {
         self
     }
 
-    /// An argument that may carry the key: a top-level name, or a JSON pointer. A top-level name that
-    /// the tool's input schema lacks is added to the tool's definition, with a description for the model,
-    /// and removed before the handler sees the arguments.
+    /// An argument that may carry the key: a top-level name, or a JSON pointer. A top-level name
+    /// that the tool's input schema lacks is added to the tool's definition, with a description for
+    /// the model, and removed before the handler sees the arguments.
     #[must_use]
     pub fn with_key_argument(mut self, argument: &str) -> Self {
         self.policy.key_argument = Some(pointer(argument).into());
@@ -138,8 +139,8 @@ impl<S> Rule<S> {
         self
     }
 
-    /// The earlier name of a tool that was renamed: its calls are still recorded and recognised under that
-    /// name. Keep it as long as the tool exists.
+    /// The earlier name of a tool that was renamed: its calls are still recorded and recognised
+    /// under that name. Keep it as long as the tool exists.
     #[must_use]
     pub fn with_also_known_as(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.policy.also_known_as = Some(name.into());
@@ -167,24 +168,24 @@ impl<S> Rule<S> {
         self
     }
 
-    /// What happens to a call if an equal one was made under another explicit key: a client that makes a
-    /// new key for each attempt would run every retry.
+    /// What happens to a call if an equal one was made under another explicit key: a client that
+    /// makes a new key for each attempt would run every retry.
     #[must_use]
     pub const fn with_rotated_keys(mut self, rotated_keys: RotatedKeys) -> Self {
         self.policy.rotated_keys = Some(rotated_keys);
         self
     }
 
-    /// How long a completed call counts for [`with_rotated_keys`](Self::with_rotated_keys). Default: 10
-    /// minutes.
+    /// How long a completed call counts for [`with_rotated_keys`](Self::with_rotated_keys).
+    /// Default: 10 minutes.
     #[must_use]
     pub const fn with_rotated_keys_window(mut self, window: Duration) -> Self {
         self.policy.rotated_keys_window = Some(window);
         self
     }
 
-    /// Lease mode: how long a claim is honoured without a heartbeat. On SQLite it is more than three
-    /// times the store's limit on transactions: more than 90 s, unless
+    /// Lease mode: how long a claim is honoured without a heartbeat. On SQLite it is more than
+    /// three times the store's limit on transactions: more than 90 s, unless
     /// `SqliteStoreBuilder::with_transaction_limit` shortens that.
     #[must_use]
     pub const fn with_lease(mut self, lease: Duration) -> Self {
@@ -200,16 +201,16 @@ impl<S> Rule<S> {
         self
     }
 
-    /// Lease mode: a call in doubt runs again. A repeat must be safe, for instance because the outside
-    /// call carries the [downstream key](crate::Attempt::downstream_key).
+    /// Lease mode: a call in doubt runs again. A repeat must be safe, for instance because the
+    /// outside call carries the [downstream key](crate::Attempt::downstream_key).
     #[must_use]
     pub const fn with_rerun_in_doubt(mut self) -> Self {
         self.policy.on_doubt = Some(OnDoubt::Rerun);
         self
     }
 
-    /// Lease mode: asks this function about a call in doubt. Return a [`Verdict`](crate::Verdict) from a
-    /// boxed future, and clone what it needs for each call:
+    /// Lease mode: asks this function about a call in doubt. Return a [`Verdict`](crate::Verdict)
+    /// from a boxed future, and clone what it needs for each call:
     ///
     /// ```
     /// # use mcp_idempotent_tower::{MemoryStore, OnError, Verdict, layer::Rule};
@@ -279,17 +280,17 @@ impl<S> Rule<S> {
         self
     }
 
-    /// Lease mode, [`Rule::with_verify`]: how long the function may take. After that its answer counts as
-    /// [`Verdict::Unknown`](crate::Verdict::Unknown).
+    /// Lease mode, [`Rule::with_verify`]: how long the function may take. After that its answer
+    /// counts as [`Verdict::Unknown`](crate::Verdict::Unknown).
     #[must_use]
     pub const fn with_verify_timeout(mut self, timeout: Duration) -> Self {
         self.policy.verify_timeout = Some(timeout);
         self
     }
 
-    /// Transaction mode: how long the handler may run. Then its cancellation token fires. If it goes on for
-    /// as long again (at most 5 s), it is dropped and its writes are rolled back. By default only the
-    /// store's limit counts.
+    /// Transaction mode: how long the handler may run. Then its cancellation token fires. If it
+    /// goes on for as long again (at most 5 s), it is dropped and its writes are rolled back. By
+    /// default only the store's limit counts.
     #[must_use]
     pub const fn with_transaction_timeout(mut self, timeout: Duration) -> Self {
         self.policy.transaction_timeout = Some(timeout);
@@ -303,7 +304,8 @@ impl<S> Rule<S> {
         self
     }
 
-    /// Under [`OnExpired::Refuse`]: how long a call is refused after its result's retention has passed.
+    /// Under [`OnExpired::Refuse`]: how long a call is refused after its result's retention has
+    /// passed.
     #[must_use]
     pub const fn with_tombstone(mut self, tombstone: Duration) -> Self {
         self.policy.tombstone = Some(tombstone);
@@ -318,8 +320,8 @@ impl<S> Rule<S> {
         self
     }
 
-    /// Lease mode: whether to run the handler **without any protection** if the store cannot be reached,
-    /// instead of refusing the call.
+    /// Lease mode: whether to run the handler **without any protection** if the store cannot be
+    /// reached, instead of refusing the call.
     #[must_use]
     pub const fn with_run_unprotected_when_store_is_unavailable(mut self, yes: bool) -> Self {
         self.policy.run_unprotected_when_store_is_unavailable = Some(yes);

@@ -22,8 +22,8 @@ use crate::call::{
 
 /// Puts tower layers around the tool calls of a server.
 ///
-/// Calls nest: the last layer is the outermost. The result is a [`ServerHandler`] and is served like any
-/// other. Everything except `call_tool` goes straight to the handler.
+/// Calls nest: the last layer is the outermost. The result is a [`ServerHandler`] and is served
+/// like any other. Everything except `call_tool` goes straight to the handler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -88,8 +88,8 @@ impl<H: ServerHandler> ServerExt for H {
     }
 }
 
-/// A server whose tool calls go through a stack of services. Cheap to clone, even if the handler is not
-/// `Clone`; clones share everything.
+/// A server whose tool calls go through a stack of services. Cheap to clone, even if the handler is
+/// not `Clone`; clones share everything.
 pub struct LayeredServer<H, T> {
     pub(super) shared: Arc<SharedHandler<H>>,
     pub(super) service: T,

@@ -33,8 +33,8 @@ use crate::call::{
     schema::SchemaHash,
 };
 
-/// Runs each call of the service below once. Always ready: the service below is made ready only for a
-/// call that executes.
+/// Runs each call of the service below once. Always ready: the service below is made ready only for
+/// a call that executes.
 pub struct IdempotencyService<T, S> {
     inner: T,
     layer: IdempotencyLayer<S>,
@@ -156,8 +156,8 @@ where
 
 /// Makes the service below ready, calls it, and says what its answer means for the record.
 ///
-/// Only what was observed at the handler counts, not an error's text, code or type: handlers and services
-/// that retry may return any of those.
+/// Only what was observed at the handler counts, not an error's text, code or type: handlers and
+/// services that retry may return any of those.
 async fn execute<T>(mut inner: T, call: ToolCall) -> Handled
 where
     T: Service<ToolCall, Response = CallToolResponse>,
@@ -190,8 +190,8 @@ where
         handled.kind = ResultKind::ProtocolError;
     }
     if matches!(&handled.result, Err(error) if refusal::is_of_unknown_outcome(error)) {
-        // A timeout in a server below that has layers of its own. One that the handler itself returned
-        // would be marked as an upstream's.
+        // A timeout in a server below that has layers of its own. One that the handler itself
+        // returned would be marked as an upstream's.
         handled.kind = ResultKind::Interrupted;
     }
     handled

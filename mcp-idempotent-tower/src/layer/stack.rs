@@ -176,19 +176,20 @@ where
 pub enum ErrorOrigin {
     /// The handler returned it.
     Handler,
-    /// Another service refused the call before the handler was called. This is only believed if it was
-    /// also observed: a retry above that service may have called the handler earlier.
+    /// Another service refused the call before the handler was called. This is only believed if it
+    /// was also observed: a retry above that service may have called the handler earlier.
     BeforeHandler,
-    /// Another service gave up on the call; the handler may have run, or may have been dropped halfway.
+    /// Another service gave up on the call; the handler may have run, or may have been dropped
+    /// halfway.
     Unknown,
 }
 
 /// Turns an error of a stack of services into one for the client.
 ///
 /// Implemented for [`ErrorData`] (the handler's own error, unchanged), [`BoxError`] (a boxed
-/// [`ErrorData`], tower's `Elapsed` and `Overloaded`, or anything else) and [`Infallible`]. `outcome` in
-/// the error's `data` tells the client whether the handler ran: `not_committed` or `unknown`. The texts of
-/// other errors are logged and not sent.
+/// [`ErrorData`], tower's `Elapsed` and `Overloaded`, or anything else) and [`Infallible`].
+/// `outcome` in the error's `data` tells the client whether the handler ran: `not_committed` or
+/// `unknown`. The texts of other errors are logged and not sent.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be told to an MCP client",
     note = "implement `IntoErrorData` for it, or turn it into `ErrorData` with `map_err`"

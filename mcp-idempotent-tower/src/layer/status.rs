@@ -1,14 +1,14 @@
 //! The request that asks what became of a call.
 //!
-//! 1. The params are `{key?, tool?, arguments?}`. As in a call, the key may also be in `_meta` or in the
-//!    tool's key argument. Without a key, tool and arguments identify the call.
+//! 1. The params are `{key?, tool?, arguments?}`. As in a call, the key may also be in `_meta` or
+//!    in the tool's key argument. Without a key, tool and arguments identify the call.
 //! 2. Keys are looked up in the caller's scope. If there is an `authorize` hook, the request must
 //!    name the tool, and the hook is asked. A tool whose calls are left alone has none to look up.
-//! 3. A server that cannot reach the store, or has a different secret than the records, answers with an
-//!    error that says nothing about the call: its outcome is unknown.
+//! 3. A server that cannot reach the store, or has a different secret than the records, answers
+//!    with an error that says nothing about the call: its outcome is unknown.
 //! 4. The answer has a `state` and what to do `next`. It has the recorded result only if tool and
-//!    arguments are given and match the call. A key that was not seen is never a reason to make a new
-//!    one: the first request may still be on its way.
+//!    arguments are given and match the call. A key that was not seen is never a reason to make a
+//!    new one: the first request may still be on its way.
 
 use std::sync::Arc;
 
@@ -71,8 +71,8 @@ impl Asked {
 
 /// # Errors
 ///
-/// The request does not identify a call, the caller may not ask, or the store could not be queried. Nothing
-/// was changed.
+/// The request does not identify a call, the caller may not ask, or the store could not be queried.
+/// Nothing was changed.
 pub(super) async fn answer<S: Store>(
     idempotency: &Idempotency<S>,
     policy: &Policy,
@@ -139,7 +139,8 @@ impl Reader {
         Self { is_legacy }
     }
 
-    /// The name of the member and the recorded answer, as a response to this client would have them.
+    /// The name of the member and the recorded answer, as a response to this client would have
+    /// them.
     fn recorded(&self, response: &[u8]) -> Option<(&'static str, Value)> {
         match result::decode(response).ok()? {
             Ok(response) => {
@@ -176,7 +177,8 @@ fn found(record: Record, on_doubt: OnDoubt, reader: Option<Reader>) -> Value {
     answer
 }
 
-/// `ServerResult` is untagged, so these names must not be ones that identify another kind of result.
+/// `ServerResult` is untagged, so these names must not be ones that identify another kind of
+/// result.
 fn status(standing: Standing) -> Value {
     let said = standing.status();
     json!({ "state": said.state, "next": said.next, "message": said.message })

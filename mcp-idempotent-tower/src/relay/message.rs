@@ -72,7 +72,8 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The id of a request, or a progress token: a string or a number. Equal ones may be spelt differently.
+/// The id of a request, or a progress token: a string or a number. Equal ones may be spelt
+/// differently.
 #[derive(Debug, Clone)]
 pub(super) struct Id {
     /// As its maker spelt it.

@@ -27,10 +27,12 @@
 //! 5. A protected call is claimed, sent and recorded. The server sees it under an id of the relay's
 //!    own, which is also its progress token; nothing else in the line changes. The caller gets the
 //!    server's answer with its own id and nothing else changed.
-//! 6. A repeated call joins the running one, or is answered from the record. Its result has a mark in `_meta`.
+//! 6. A repeated call joins the running one, or is answered from the record. Its result has a mark
+//!    in `_meta`.
 //! 7. A call that cannot be compared with others is refused, not sent: it is not UTF-8, is nested
 //!    too deeply, or has a number beyond the range of a double.
-//! 8. A batch that has protected calls is taken apart. Each of them is sent and answered on its own.
+//! 8. A batch that has protected calls is taken apart. Each of them is sent and answered on its
+//!    own.
 //! 9. Each protected call is claimed before it is sent, so it may reach the server later than
 //!    messages that came after it. (JSON-RPC promises no order.)
 //!
@@ -55,15 +57,15 @@
 //!     request, and the repeated call would never get one. The call goes on and is recorded. With
 //!     [`forward_cancel`](RelaySettings::forward_cancel) it is forwarded, and the call is in doubt
 //!     at once, whatever the server then answers.
-//! 12. Progress of a running call reaches all callers who asked for it, each under its own token, and nobody
-//!     else. If the caller whose call was sent did not ask, the server reports none.
+//! 12. Progress of a running call reaches all callers who asked for it, each under its own token,
+//!     and nobody else. If the caller whose call was sent did not ask, the server reports none.
 //! 13. A refusal takes the form that the maker of the key can see: a JSON-RPC error if the key was
 //!     in `_meta` or `params.idempotencyKey`, otherwise a result with `isError`, which models see.
 //!
 //! # Ends and bounds
 //!
-//! 14. When the client ends, its protected calls go on for at most [`drain`](RelaySettings::drain). Then the
-//!     server's input is closed.
+//! 14. When the client ends, its protected calls go on for at most [`drain`](RelaySettings::drain).
+//!     Then the server's input is closed.
 //! 15. When the server ends, calls that wait for it are answered, and [`Relay::run`] returns.
 //! 16. Memory, with `m` for `max_message_bytes`: at most `m` is read ahead from each side. Calls
 //!     that are not sent yet hold at most `2m` of lines, and 4 KiB each until they are answered;

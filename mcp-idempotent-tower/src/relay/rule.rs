@@ -22,8 +22,8 @@ pub(super) struct Hints {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Believed {
     pub(super) server_error: ServerError,
-    /// The tool recognises retries itself, so a refusal is its own. Any other tool passes on what another
-    /// server said, and may have acted.
+    /// The tool recognises retries itself, so a refusal is its own. Any other tool passes on what
+    /// another server said, and may have acted.
     pub(super) refusals: bool,
 }
 

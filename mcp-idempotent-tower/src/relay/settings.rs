@@ -49,8 +49,8 @@ pub struct RelaySettings {
     /// Takes part in the identity of calls without a key, so that two runs of a relay do not answer
     /// each other's. `None`: one of its own for each relay.
     pub run_id: Option<String>,
-    /// What happens to a call whose outcome is unknown. `None`: [`OnDoubt::Rerun`] for tools that say
-    /// `idempotentHint: true`, [`OnDoubt::Fail`] for all others.
+    /// What happens to a call whose outcome is unknown. `None`: [`OnDoubt::Rerun`] for tools that
+    /// say `idempotentHint: true`, [`OnDoubt::Fail`] for all others.
     pub on_doubt: Option<OnDoubt>,
     /// What a JSON-RPC error of the server says.
     pub server_error: ServerError,

@@ -110,8 +110,8 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// The schema of the tables. Default: `mcp_idempotent`. It must be a plain identifier: lower case
-    /// letters, digits and underscores.
+    /// The schema of the tables. Default: `mcp_idempotent`. It must be a plain identifier: lower
+    /// case letters, digits and underscores.
     pub fn with_schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
         self
@@ -146,8 +146,8 @@ impl PostgresStoreBuilder {
     /// [`PostgresStore::DEFAULT_ANSWER_TIMEOUT`].
     ///
     /// A claim, a renewal or the end of a lease takes at most twice this and the
-    /// [acquire timeout](Self::with_acquire_timeout), because a connection that fell silent while it was
-    /// idle is replaced once.
+    /// [acquire timeout](Self::with_acquire_timeout), because a connection that fell silent while
+    /// it was idle is replaced once.
     pub fn with_answer_timeout(mut self, timeout: Duration) -> Self {
         self.answer_timeout = timeout;
         self
@@ -202,12 +202,12 @@ impl PostgresStoreBuilder {
     }
 
     /// Sets up the handler's transaction, after the claim and before the handler. The hook sees the
-    /// call. Use it for `SET LOCAL` (row-level security), `SET LOCAL ROLE` and the like. If it fails,
-    /// the transaction is rolled back and the handler does not run. It is too late here to change the
-    /// isolation level.
+    /// call. Use it for `SET LOCAL` (row-level security), `SET LOCAL ROLE` and the like. If it
+    /// fails, the transaction is rolled back and the handler does not run. It is too late here to
+    /// change the isolation level.
     ///
-    /// A call that is not deduplicated may have no scope. Then set nothing, so that row-level security
-    /// policies that need the setting show it no rows.
+    /// A call that is not deduplicated may have no scope. Then set nothing, so that row-level
+    /// security policies that need the setting show it no rows.
     ///
     /// ```
     /// # use mcp_idempotent_core::store::postgres::PostgresStoreBuilder;

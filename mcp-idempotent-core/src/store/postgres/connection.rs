@@ -19,8 +19,8 @@ use tokio::{
 
 use super::{bound::within, lock::Mark, own::Connect, reserved::Taken, statement::Step};
 
-/// A connection that is closed when it is dropped, unless it was released. So a cancelled future or an
-/// unexpected error never returns an open transaction to the pool (sqlx 0.9 does that,
+/// A connection that is closed when it is dropped, unless it was released. So a cancelled future or
+/// an unexpected error never returns an open transaction to the pool (sqlx 0.9 does that,
 /// transact-rs/sqlx#4385).
 #[derive(Debug)]
 pub(super) struct Session {
@@ -105,9 +105,9 @@ impl Session {
         !self.is_own() && depth(self) == 1
     }
 
-    /// Opens a transaction in one round trip, with a batch that starts with BEGIN. sqlx counts it as a
-    /// transaction of depth 1, so a `begin` by the handler is a savepoint. It returns no rows, so a
-    /// batch can only answer by raising an error.
+    /// Opens a transaction in one round trip, with a batch that starts with BEGIN. sqlx counts it
+    /// as a transaction of depth 1, so a `begin` by the handler is a savepoint. It returns no rows,
+    /// so a batch can only answer by raising an error.
     pub(super) async fn begin(
         &mut self,
         batch: String,

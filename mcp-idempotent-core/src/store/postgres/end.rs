@@ -156,8 +156,8 @@ pub(super) fn finish<'s>(
 
 /// A large result costs less as a bound value, although that takes two more round trips. A bound
 /// statement is sent alone, so nothing can check whose transaction it runs in. If the handler has
-/// committed, the statement commits by itself. So it writes a record in doubt, which is the truth in
-/// that case.
+/// committed, the statement commits by itself. So it writes a record in doubt, which is the truth
+/// in that case.
 async fn commit_bound(
     store: &PostgresStore,
     transaction: &mut PgTransaction,

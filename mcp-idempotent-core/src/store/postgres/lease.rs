@@ -1,8 +1,8 @@
 //! Lease mode: renewing a lease, and its guarded ends.
 //!
-//! A lapsed lease is in doubt, and stays in doubt. Its holder is fenced from the moment it ends, even if
-//! nobody else has touched the row. By then a caller may have been told that the outcome is unknown, and
-//! an operator may be looking into it.
+//! A lapsed lease is in doubt, and stays in doubt. Its holder is fenced from the moment it ends,
+//! even if nobody else has touched the row. By then a caller may have been told that the outcome is
+//! unknown, and an operator may be looking into it.
 
 use std::time::Duration;
 
@@ -104,9 +104,9 @@ pub(super) async fn has_unsettled(
     found.map_err(|error| tries.failed(error))
 }
 
-/// Runs one guarded statement: it changes a row under the row's own token, or not at all. If the answer
-/// is lost, it asks again. A release that keeps nothing is an exception: it looks like a removal by
-/// somebody else, so it then counts as fenced.
+/// Runs one guarded statement: it changes a row under the row's own token, or not at all. If the
+/// answer is lost, it asks again. A release that keeps nothing is an exception: it looks like a
+/// removal by somebody else, so it then counts as fenced.
 async fn change(
     mut tries: Tries<'_>,
     lease: &Lease,
@@ -141,8 +141,8 @@ async fn change(
     Ok(at.map_or(LeaseEnd::Fenced, LeaseEnd::Done))
 }
 
-/// Finds out when a statement whose answer was lost did its work: the record is as the statement would
-/// leave it, and nobody else can have done that under this token. `None` if it did not.
+/// Finds out when a statement whose answer was lost did its work: the record is as the statement
+/// would leave it, and nobody else can have done that under this token. `None` if it did not.
 async fn done_before(
     tries: &mut Tries<'_>,
     session: Session,

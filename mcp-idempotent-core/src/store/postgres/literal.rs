@@ -1,5 +1,5 @@
-//! Values that are written into a statement's text: bytes, integers, and text in which nothing needs
-//! quoting. The texts are ASCII, so no encoding and no setting of the session changes them.
+//! Values that are written into a statement's text: bytes, integers, and text in which nothing
+//! needs quoting. The texts are ASCII, so no encoding and no setting of the session changes them.
 
 use std::{borrow::Cow, fmt::Write as _, time::Duration};
 
@@ -96,9 +96,9 @@ impl<'a> Argument<'a> {
     }
 }
 
-/// Writes bytes in the shorter of the two formats that Postgres reads. JSON is nearly all ASCII, which
-/// takes half as long in the escape format, here and on the server. An `E''` literal is right with
-/// either value of `standard_conforming_strings`.
+/// Writes bytes in the shorter of the two formats that Postgres reads. JSON is nearly all ASCII,
+/// which takes half as long in the escape format, here and on the server. An `E''` literal is right
+/// with either value of `standard_conforming_strings`.
 fn push_bytes(sql: &mut String, bytes: &[u8]) {
     sql.push_str("E'");
     let escaped: usize = bytes.iter().map(|&byte| escaped_length(byte)).sum();
@@ -153,8 +153,8 @@ fn push_hex(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Reads what `encode(…, 'hex')` wrote. A plain `bytea` would come in the format that the session chose
-/// with `bytea_output`.
+/// Reads what `encode(…, 'hex')` wrote. A plain `bytea` would come in the format that the session
+/// chose with `bytea_output`.
 pub(super) fn unhex(text: &str) -> Result<Vec<u8>, sqlx::Error> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Ok(byte - b'0'),
@@ -167,8 +167,8 @@ pub(super) fn unhex(text: &str) -> Result<Vec<u8>, sqlx::Error> {
         .collect()
 }
 
-/// At most `limit` characters of `value`. A `?` replaces each one that would need quoting, or that the
-/// database's encoding might lack.
+/// At most `limit` characters of `value`. A `?` replaces each one that would need quoting, or that
+/// the database's encoding might lack.
 pub(super) fn plain(value: &str, limit: usize) -> Cow<'_, str> {
     if value.len() <= limit && value.bytes().all(is_plain) {
         return Cow::Borrowed(value);

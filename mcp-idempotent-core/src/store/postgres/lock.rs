@@ -15,9 +15,9 @@ use crate::store::Claim;
 
 /// Places one schema's locks in the database, whose advisory locks share one space of numbers.
 ///
-/// Record id and fingerprint are already hashes. So eight of their bytes, combined with eight bytes of
-/// a hash of the schema's name, are as good as a hash of both. A collision only makes two keys wait for
-/// each other, because the locks are tried and never waited for.
+/// Record id and fingerprint are already hashes. So eight of their bytes, combined with eight bytes
+/// of a hash of the schema's name, are as good as a hash of both. A collision only makes two keys
+/// wait for each other, because the locks are tried and never waited for.
 #[derive(Debug)]
 pub(super) struct Locks {
     call: i64,

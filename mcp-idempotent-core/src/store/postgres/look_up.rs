@@ -32,9 +32,9 @@ pub(super) async fn look_up(
 
 /// What is known about a key. It does not take the key's lock.
 ///
-/// Taking the lock, even for a moment, could make a concurrent call believe that its key is in use. So
-/// the server's table of locks is read instead, and the records in a later statement. If a lock was
-/// released in between, its record is already visible.
+/// Taking the lock, even for a moment, could make a concurrent call believe that its key is in use.
+/// So the server's table of locks is read instead, and the records in a later statement. If a lock
+/// was released in between, its record is already visible.
 pub(super) async fn inspect(store: &PostgresStore, claim: &Claim) -> Result<Inspected, StoreError> {
     let mut tries = Tries::new(store, "the key's lock could not be looked up");
     let holder = holder_of(&mut tries, store.inner.locks.of_key(claim)).await?;
@@ -49,8 +49,8 @@ pub(super) async fn inspect(store: &PostgresStore, claim: &Claim) -> Result<Insp
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
     Leave,
-    /// Removes it, for a claim that follows. In a serializable transaction, even looking for an expired
-    /// record would make unrelated calls fail to serialise.
+    /// Removes it, for a claim that follows. In a serializable transaction, even looking for an
+    /// expired record would make unrelated calls fail to serialise.
     Make,
 }
 

@@ -15,8 +15,8 @@
 //! # What the database needs
 //!
 //! Postgres 13 or later. [`PostgresStore::migrate`] creates the tables;
-//! [`PostgresStore::migration_sql`] returns the SQL for somebody who has the rights. With the default
-//! schema, the server's role (and every role that the
+//! [`PostgresStore::migration_sql`] returns the SQL for somebody who has the rights. With the
+//! default schema, the server's role (and every role that the
 //! [set-up hook](PostgresStoreBuilder::with_on_begin) switches to) needs:
 //!
 //! ```sql
@@ -51,16 +51,16 @@
 //!
 //! # What a handler must not do with the connection
 //!
-//! A nested `begin` is a savepoint and harmless. `COMMIT`, `ROLLBACK`, `BEGIN` or `PREPARE
-//! TRANSACTION` as raw SQL is noticed at the end, and leaves the key in doubt. There is one exception:
-//! if a handler commits and its session is lost before it returns, nothing is left that could tell,
-//! and the call is answered as not committed. `DEALLOCATE ALL` removes our prepared statements, and
-//! the call is then rolled back. `RESET ALL` only removes our idle timeout for the transaction; it
-//! does not count as ending it.
+//! A nested `begin` is a savepoint and harmless. `COMMIT`, `ROLLBACK`, `BEGIN` or
+//! `PREPARE TRANSACTION` as raw SQL is noticed at the end, and leaves the key in doubt. There is
+//! one exception: if a handler commits and its session is lost before it returns, nothing is left
+//! that could tell, and the call is answered as not committed. `DEALLOCATE ALL` removes our
+//! prepared statements, and the call is then rolled back. `RESET ALL` only removes our idle timeout
+//! for the transaction; it does not count as ending it.
 //!
 //! If the handler abandoned a statement (dropped its future), the store waits for that statement
-//! before it finishes the transaction. If the statement fails, the transaction is aborted, and so is
-//! the call.
+//! before it finishes the transaction. If the statement fails, the transaction is aborted, and so
+//! is the call.
 //!
 //! # What is believed
 //!
@@ -74,16 +74,16 @@
 //! # Where results and scopes can show
 //!
 //! The application and scope of a call are part of a statement's text. So is a result of at most
-//! [`PostgresStore::INLINE_RESULT_BYTES`], and every result in lease mode. They are logged by a server
-//! that logs statements, and by sqlx at its debug level.
+//! [`PostgresStore::INLINE_RESULT_BYTES`], and every result in lease mode. They are logged by a
+//! server that logs statements, and by sqlx at its debug level.
 //!
 //! # A transaction under a lease
 //!
 //! A lease that is completed together with a transaction ([`End::Complete`]) is guarded by one
-//! UPDATE in that transaction. Above READ COMMITTED, that UPDATE cannot be serialised if a renewal of
-//! the lease was committed after the transaction's first statement: nothing is committed, and the
-//! answer is [`Ended::Aborted`]. Begin such a transaction after the outside call and keep it short, or
-//! leave it at READ COMMITTED.
+//! UPDATE in that transaction. Above READ COMMITTED, that UPDATE cannot be serialised if a renewal
+//! of the lease was committed after the transaction's first statement: nothing is committed, and
+//! the answer is [`Ended::Aborted`]. Begin such a transaction after the outside call and keep it
+//! short, or leave it at READ COMMITTED.
 
 // A first call passes `claim_transaction` (whose batch `tries` runs) and `end`. Both write a
 // `batch`, whose statements are in `sql/`, for a `connection` of the `store`. `statement`,

@@ -1,5 +1,5 @@
-//! What an operator can do. These statements are not prepared, and a server's role does not need the
-//! rights for them.
+//! What an operator can do. These statements are not prepared, and a server's role does not need
+//! the rights for them.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Connections of the store's own: the most recently used comes first, and nothing is sent to give
 //! one back or to take a fresh one.
 //!
-//! sqlx counts these connections as inside a transaction, for as long as they live. So a `begin` by a
-//! handler is a savepoint, although our BEGIN goes out in a batch of plain text, which can
-//! return rows.
+//! sqlx counts these connections as inside a transaction, for as long as they live. So a `begin` by
+//! a handler is a savepoint, although our BEGIN goes out in a batch of plain text, which can return
+//! rows.
 
 use std::{
     fmt,

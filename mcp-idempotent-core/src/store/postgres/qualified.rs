@@ -25,7 +25,7 @@ fn is_among(words: &str, word: &str) -> bool {
     words.split(' ').any(|one| one == word)
 }
 
-/// Cuts SQL into words, numbers, operators and single characters. A literal or a quoted name is `'`.
+/// Cuts SQL into words, numbers, operators and single characters. A literal or quoted name is `'`.
 fn tokens(sql: &str) -> Vec<String> {
     fn while_(characters: &mut Peekable<Chars<'_>>, is: impl Fn(char) -> bool) -> String {
         std::iter::from_fn(|| characters.next_if(|&character| is(character))).collect()

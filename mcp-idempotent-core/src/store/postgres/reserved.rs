@@ -1,5 +1,5 @@
-//! One connection beside the others, so that renewals do not queue behind handlers. It is opened when it
-//! is first needed, and closed after a time without use, or when the pool is closed.
+//! One connection beside the others, so that renewals do not queue behind handlers. It is opened
+//! when it is first needed, and closed after a time without use, or when the pool is closed.
 //!
 //! A pool's hooks do not run for it, so it may lack the rights that they grant, or not see the
 //! rows. It is believed only in what it was seen to do.

@@ -1,9 +1,9 @@
-//! Our statements. Their texts are in `sql/`, one file each, with the parameters in the first lines.
-//! Pieces that several of them share are in `sql/part/`.
+//! Our statements. Their texts are in `sql/`, one file each, with the parameters in the first
+//! lines. Pieces that several of them share are in `sql/part/`.
 //!
 //! Every call waits while the server runs them, so each is as cheap as possible. Measured in the
-//! server's instructions, these cost: each EXECUTE, each parameter, and each column of a result or a
-//! target list. A condition costs less than a column.
+//! server's instructions, these cost: each EXECUTE, each parameter, and each column of a result or
+//! a target list. A condition costs less than a column.
 
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 
@@ -101,8 +101,8 @@ steps! {
         BeginReadCommitted = "BEGIN ISOLATION LEVEL READ COMMITTED",
         BeginReadOnly = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY",
         LockTimeout = "SET LOCAL lock_timeout = {lock_timeout}",
-        // If a crash of the server loses a completion, a finished call is in doubt. That is safe, so
-        // the completion does not wait for the disk.
+        // If a crash of the server loses a completion, a finished call is in doubt. That is safe,
+        // so the completion does not wait for the disk.
         AtLeisure = "SET LOCAL synchronous_commit = off",
         Savepoint = "SAVEPOINT {savepoint}",
         ReleaseSavepoint = "RELEASE {savepoint}",
@@ -128,8 +128,8 @@ macro_rules! part {
     };
 }
 
-/// Pieces of statements. `{now}` is the time with which a piece compares. A piece may contain pieces
-/// that come later in this list.
+/// Pieces of statements. `{now}` is the time with which a piece compares. A piece may contain
+/// pieces that come later in this list.
 const PARTS: &[(&str, &str, &str)] = &[
     ("{set_up}", part!("set_up"), ""),
     ("{try_locks}", part!("try_locks"), ""),
@@ -151,9 +151,10 @@ const PARTS: &[(&str, &str, &str)] = &[
 ];
 
 /// Abbreviations in the texts. Nothing in them may be looked up by the session's search path, where
-/// anybody's operator with the right types would win. That includes what Postgres looks up by itself:
-/// the `=` in `IN` and in `CASE x WHEN`, for instance. All such operators have the same precedence, so
-/// the texts use parentheses. Their operands have exactly the operator's types, so that no cast is looked for either.
+/// anybody's operator with the right types would win. That includes what Postgres looks up by
+/// itself: the `=` in `IN` and in `CASE x WHEN`, for instance. All such operators have one
+/// precedence, so the texts use parentheses. Operands have exactly the operator's types, so no cast
+/// is looked up either.
 const SHORT: &[(&str, &str)] = &[
     (
         "{microseconds}",
@@ -178,8 +179,7 @@ const SHORT: &[(&str, &str)] = &[
     ("{<<}", "OPERATOR(pg_catalog.<<)"),
 ];
 
-/// When the message reached the server. It is one reading for the whole statement, even at the end of a
-/// long transaction.
+/// When the message reached the server, read once per statement, even late in a long transaction.
 const ARRIVAL: &str = "pg_catalog.statement_timestamp()";
 const NOW: &str = "pg_catalog.clock_timestamp()";
 
@@ -209,8 +209,8 @@ struct Statement {
 pub(super) struct Statements {
     /// In the order of [`Step`].
     all: Vec<Statement>,
-    /// The start of every prepared name. It contains a hash of schema, types and texts, so that two stores on
-    /// one connection, or two versions behind one pooler, never run each other's statements.
+    /// The start of every prepared name, with a hash of schema, types and texts: two stores on one
+    /// connection, or two versions behind one pooler, never run each other's statements.
     prefix: String,
     /// Placeholders and their values.
     fills: Vec<(&'static str, String)>,
@@ -290,8 +290,8 @@ impl Statements {
         self.of(step).kind == Kind::Prepared
     }
 
-    /// The statements that prepare them in a session. Those that open a transaction come last, so that
-    /// a session which knows them knows all that may follow.
+    /// The statements that prepare them in a session. Those that open a transaction come last, so
+    /// that a session which knows them knows all that may follow.
     pub(super) fn preparations(&self) -> impl Iterator<Item = String> {
         let named = |statement: &&Statement| statement.kind == Kind::Prepared;
         self.all.iter().rev().filter(named).map(|statement| {
@@ -332,7 +332,7 @@ impl Statements {
             let mut text = statement.text.to_string();
             let pairs = arguments.iter().zip(&statement.parameters);
             for (index, (argument, parameter)) in pairs.enumerate().rev() {
-                // The inner parentheses are for a negative number, whose sign would bind less than a cast.
+                // The inner parentheses are for negative numbers: a sign binds less than a cast.
                 let mut value = String::from("((");
                 argument.push_to(&mut value);
                 let _ = write!(value, ")::{parameter})");

@@ -1,4 +1,5 @@
-//! The store: its settings, what it has learned about the database, and where its connections come from.
+//! The store: its settings, what it has learned about the database, and where its connections come
+//! from.
 
 use std::{
     fmt,

@@ -84,7 +84,8 @@ async fn blocks(store: &PostgresStore) -> Result<u64, StoreError> {
     Ok(u64::try_from(blocks).unwrap_or(0))
 }
 
-/// Returns how many records it changed, at most `most`, and whether nothing is left to do in the slice.
+/// Returns how many records it changed, at most `most`, and whether nothing is left to do in the
+/// slice.
 async fn sweep_slice(
     store: &PostgresStore,
     from: u64,

@@ -21,8 +21,8 @@ pub(super) enum Purpose {
     Open,
     /// It reads, and may be repeated at will.
     Read,
-    /// It is a whole transaction that ends in COMMIT. It may be repeated after an error too, but from
-    /// then on an earlier try may have been committed.
+    /// It is a whole transaction that ends in COMMIT. It may be repeated after an error too, but
+    /// from then on an earlier try may have been committed.
     Commit,
 }
 
@@ -187,7 +187,8 @@ impl<'s> Tries<'s> {
     }
 
     /// Runs the batch that `write` makes. If something is in its way (statements that are not
-    /// prepared, a lost connection, a refusal to serialise), it removes that and runs the batch again.
+    /// prepared, a lost connection, a refusal to serialise), it removes that and runs the batch
+    /// again.
     pub(super) async fn run(
         &mut self,
         mut session: Session,
@@ -211,9 +212,9 @@ impl<'s> Tries<'s> {
             if let Obstacle::Raised(raised) = obstacle {
                 return Ok(Outcome::Raised(session, raised));
             }
-            // Whether nothing was committed and the connection can be used again. After a batch with
-            // a COMMIT, only a transaction that was still open proves it: a pooler's error may hide a
-            // commit, whatever its code.
+            // Whether nothing was committed and the connection can be used again. After a batch
+            // with a COMMIT, only a transaction that was still open proves it: a pooler's error may
+            // hide a commit, whatever its code.
             let is_good = match (purpose, &obstacle) {
                 (_, Obstacle::ConnectionLost(error)) if is_silence(error) => false,
                 (Purpose::Commit, _) => {
@@ -299,9 +300,10 @@ impl<'s> Tries<'s> {
     }
 }
 
-/// Leaves the transaction of a batch that ends in a plain COMMIT and was stopped by an error. Returns
-/// whether the transaction was still open: only then is it certain that the COMMIT was not carried
-/// out. ROLLBACK AND CHAIN fails outside a transaction, where a plain ROLLBACK would succeed.
+/// Leaves the transaction of a batch that ends in a plain COMMIT and was stopped by an error.
+/// Returns whether the transaction was still open: only then is it certain that the COMMIT was not
+/// carried out. ROLLBACK AND CHAIN fails outside a transaction, where a plain ROLLBACK would
+/// succeed.
 async fn undo(batch: Batch<'_>, session: &mut Session) -> Result<bool, sqlx::Error> {
     let batch = batch.steps([Step::RollBackAndChain, Step::RollBack]);
     match batch.run(session).await.error {

@@ -1,7 +1,7 @@
 //! Noticing that a transaction's session has ended while its handler still runs.
 //!
-//! The handler has the connection, so the store looks from outside: the session holds a lock of ours for
-//! as long as its transaction lives.
+//! The handler has the connection, so the store looks from outside: the session holds a lock of
+//! ours for as long as its transaction lives.
 
 use sqlx::Row as _;
 use tokio::time::sleep;

@@ -24,12 +24,12 @@
 //!   | its machine loses power | nothing is lost | up to 2 seconds | everything since the last snapshot |
 //!   | a replica takes over | what it had not received: usually milliseconds, under load or a broken network up to the time that the failover takes | the same | the same |
 //!
-//!   `min-replicas-to-write 1` with a small `min-replicas-max-lag` stops a primary that has lost its
-//!   replicas from accepting claims for longer than that lag.
+//!   `min-replicas-to-write 1` with a small `min-replicas-max-lag` stops a primary that has lost
+//!   its replicas from accepting claims for longer than that lag.
 //! - **No eviction.** A server that may evict keys forgets calls when its memory is full.
 //!   [`verify`](RedisStore::verify) refuses every `maxmemory-policy` but `noeviction`. Under it a
-//!   full server refuses new claims, which are then not executed. It may also refuse results; such a
-//!   call is in doubt. So leave room.
+//!   full server refuses new claims, which are then not executed. It may also refuse results; such
+//!   a call is in doubt. So leave room.
 //! - **What expires by itself.** A record with a result, or of a released key, has an expiry of its
 //!   own in Redis: the end of its retention, tombstone included. A record in progress or in doubt
 //!   has none, whatever happens to its process. Only a sweep, or a later claim, removes it, once
@@ -53,8 +53,8 @@
 //! - **Bounds.** Each question is answered within
 //!   [the wait bound](RedisStoreBuilder::with_wait_bound), or refused as
 //!   [`Unavailable`](StoreErrorKind::Unavailable). A connection that falls silent is replaced.
-//! - **Versions.** Redis 6 or later, and Valkey. Tested with Redis 7.0 and Valkey 9.1. A proxy must pass
-//!   scripts on. Sentinel is not supported: give an address that follows the primary.
+//! - **Versions.** Redis 6 or later, and Valkey. Tested with Redis 7.0 and Valkey 9.1. A proxy must
+//!   pass scripts on. Sentinel is not supported: give an address that follows the primary.
 //! - **TLS** is up to you: for `rediss://` give the crate `redis` one of its TLS features, such
 //!   as `tokio-rustls-comp`.
 //! - **Rights.** A user for this store alone, with the default key prefix:

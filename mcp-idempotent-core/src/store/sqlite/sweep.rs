@@ -5,7 +5,8 @@ use sqlx::{Arguments as _, sqlite::SqliteArguments};
 use super::{queue::Line, store::SqliteStore};
 use crate::store::StoreError;
 
-/// How many rows one statement may change, so that it holds the writer for at most a few milliseconds.
+/// How many rows one statement may change, so that it holds the writer for at most a few
+/// milliseconds.
 const BATCH: u32 = 250;
 
 pub(super) async fn sweep(store: &SqliteStore, limit: u32) -> Result<u64, StoreError> {

@@ -135,7 +135,8 @@ impl Writer {
         }
     }
 
-    /// Takes SQLite's write lock. After an error that [`is_busy`] recognises, no transaction is open.
+    /// Takes SQLite's write lock. After an error that [`is_busy`] recognises, no transaction is
+    /// open.
     pub(super) async fn begin(&mut self, durable: bool) -> Result<(), sqlx::Error> {
         let (text, level) = self.at(durable, &SqlStr::from_static("BEGIN IMMEDIATE"));
         sqlx::query(text).execute(&mut self.connection).await?;

@@ -56,8 +56,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "URL", env = "REDIS_URL", hide_env_values = true)]
     pub(crate) redis_url: Option<String>,
 
-    /// Whose records these are. Other servers on the same store need other names [default: made from
-    /// the command]
+    /// Whose records these are. Other servers on the same store need other names [default: made
+    /// from the command]
     #[arg(long, value_name = "NAME")]
     pub(crate) application: Option<String>,
 
@@ -88,8 +88,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "URL", requires = "listen")]
     pub(crate) upstream: Option<Upstream>,
 
-    /// With --listen: a name by which clients reach the proxy; once for each name. At a loopback address
-    /// the proxy refuses requests for other hosts than localhost, 127.0.0.1 and ::1
+    /// With --listen: a name by which clients reach the proxy; once for each name. At a loopback
+    /// address the proxy refuses requests for other hosts than localhost, 127.0.0.1 and ::1
     #[arg(long, value_name = "NAME", requires = "listen")]
     pub(crate) allowed_host: Vec<String>,
 
@@ -110,13 +110,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "/POINTER")]
     key_argument: Option<String>,
 
-    /// How long a repeated call waits for the first one, in milliseconds; 0 answers at once that it runs
+    /// How long a repeated call waits for the first one, in milliseconds; 0 answers at once that it
+    /// runs
     #[arg(long, value_name = "N", default_value_t = 30_000)]
     wait_ms: u64,
 
-    /// What becomes of a call whose outcome is unknown because the server or the proxy died: `error`
-    /// says so and runs nothing, `retry` runs the call again [default: error, but retry for tools with
-    /// `idempotentHint`]
+    /// What becomes of a call whose outcome is unknown because the server or the proxy died:
+    /// `error` says so and runs nothing, `retry` runs the call again [default: error, but retry for
+    /// tools with `idempotentHint`]
     #[arg(long, value_name = "WHAT")]
     on_unknown: Option<OnUnknown>,
 
@@ -125,8 +126,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "WHAT", default_value = "release")]
     on_error: OnErrorName,
 
-    /// A rule for one tool: words joined by commas, of pass, derive, explicit, required, error, retry.
-    /// May be given several times
+    /// A rule for one tool: words joined by commas, of pass, derive, explicit, required, error,
+    /// retry. May be given several times
     #[arg(long = "tool", value_name = "NAME=RULE", value_parser = tool_rule, action = ArgAction::Append)]
     tools: Vec<(String, ToolRule)>,
 

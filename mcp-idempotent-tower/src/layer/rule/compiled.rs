@@ -57,7 +57,8 @@ impl<S> Rule<S> {
         self.compile(whose, base, transaction_limit)
     }
 
-    /// Applies the rule to the server's policy and checks the result; an error names the rule by `whose`.
+    /// Applies the rule to the server's policy and checks the result; an error names the rule by
+    /// `whose`.
     pub(in crate::layer) fn compile(
         mut self,
         whose: &str,

@@ -17,8 +17,8 @@
 //! 5. A response that is not JSON-RPC passes to the caller whose call was sent. Its status says
 //!    whether the call ran: `4xx`, except `408` and `409`, says that it did not; all others leave
 //!    it in doubt.
-//! 6. A client that disconnects does not end its call. A cancellation of a protected call is recognised by
-//!    `Mcp-Session-Id`, and is answered with `202`.
+//! 6. A client that disconnects does not end its call. A cancellation of a protected call is
+//!    recognised by `Mcp-Session-Id`, and is answered with `202`.
 //! 7. Progress reaches the caller whose call was sent, and nobody else.
 //! 8. A batch with tool calls is refused with `400`.
 //! 9. What the server says about its tools is asked with the headers of the call. It is believed

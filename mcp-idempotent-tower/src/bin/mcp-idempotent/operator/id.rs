@@ -27,7 +27,8 @@ impl FromStr for IdBeginning {
 }
 
 impl IdBeginning {
-    /// The record with this id, with its result. Only a whole id is found without reading all records.
+    /// The record with this id, with its result. Only a whole id is found without reading all
+    /// records.
     pub(super) async fn find<S: OperatorStore>(
         &self,
         store: &S,

@@ -74,7 +74,8 @@ struct AuditOptions {
     #[arg(long, value_name = "REASON")]
     why: String,
 
-    /// Only if the record still has this token, as `records show` showed it [default: the one it has now]
+    /// Only if the record still has this token, as `records show` showed it [default: the one it
+    /// has now]
     #[arg(long, value_name = "N")]
     token: Option<i64>,
 }

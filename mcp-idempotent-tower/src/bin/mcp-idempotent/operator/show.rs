@@ -17,15 +17,16 @@ use super::{
 
 #[derive(Debug, Args)]
 pub(crate) struct Show {
-    /// The record's id as `records ls` shows it, or at least its first 8 digits, which the log shows
+    /// The record's id as `records ls` shows it, or at least its first 8 digits, which the log
+    /// shows
     #[arg(value_name = "ID")]
     id: IdBeginning,
 
     #[command(flatten)]
     store: StoreOptions,
 
-    /// The name of a step for which the tool asks for a downstream key: shows the key, by which the other
-    /// side knows this call. May be given several times
+    /// The name of a step for which the tool asks for a downstream key: shows the key, by which the
+    /// other side knows this call. May be given several times
     #[arg(long = "step", value_name = "NAME")]
     steps: Vec<String>,
 
