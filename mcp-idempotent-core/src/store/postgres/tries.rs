@@ -293,7 +293,7 @@ impl<'s> Tries<'s> {
         }
         if self.store.inner.prepared.swap(false, Ordering::Relaxed) {
             tracing::info!(
-                "prepared statements do not last on these connections (a pooler?); going on without"
+                "prepared statements do not last on these connections (a pooler?); continuing without them"
             );
         }
         Ok(())

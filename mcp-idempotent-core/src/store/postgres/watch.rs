@@ -34,7 +34,7 @@ pub(super) async fn until_over(store: PostgresStore, lock: i64) {
             Ok(Holder::Session(session)) if *holder.get_or_insert(session) == session => {}
             Ok(Holder::Session(_) | Holder::Nobody) => break,
             Ok(Holder::Unseen) => {}
-            Err(error) => tracing::debug!(%error, "it cannot be seen whether a session lives"),
+            Err(error) => tracing::debug!(%error, "cannot tell whether a session still lives"),
         }
     }
     tracing::warn!("the session of a running handler has ended; its writes are rolled back");

@@ -98,7 +98,7 @@ impl Exchange {
         (self.server)(request).await.map_err(|error| {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "the server could not be asked"
+                "the request to the server failed"
             );
             if error.is_of_connecting() {
                 Answered::not_sent()

@@ -174,7 +174,7 @@ impl<S: Store> HttpRelay<S> {
             Err(error) => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "the server could not be asked"
+                    "the request to the server failed"
                 );
                 plain(StatusCode::BAD_GATEWAY, "The server could not be reached.")
             }
