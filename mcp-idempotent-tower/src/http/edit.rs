@@ -87,7 +87,7 @@ fn sep_capability(json: &[u8], capabilities: &Members<'_>) -> Option<Insertion> 
     Some((first_in(json, tools), inserted))
 }
 
-/// The places that this layer reads, at the end of those that a server of ours lists.
+/// The places that this layer reads, added after those that the server's idempotency layer lists.
 fn places(json: &[u8], capabilities: &Members<'_>, what: Advertised) -> Option<Insertion> {
     let extensions = Members::of(capabilities.get("extensions")?.get())?;
     let ours = Members::of(extensions.get(wire::EXTENSION)?.get())?;

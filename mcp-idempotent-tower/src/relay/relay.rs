@@ -37,7 +37,7 @@ struct Shared {
 pub(super) type Forward = Box<dyn FnOnce(RelayedCall) -> BoxFuture<'static, Answered> + Send>;
 
 impl<S: Store> Relay<S> {
-    /// A relay whose records are those of `idempotency`.
+    /// A relay that keeps its records in `idempotency`.
     ///
     /// # Errors
     ///

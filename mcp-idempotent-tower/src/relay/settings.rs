@@ -47,7 +47,7 @@ pub struct RelaySettings {
     /// Which calls without a key are recognised by their arguments.
     pub derive: Derive,
     /// Takes part in the identity of calls without a key, so that two runs of a relay do not answer
-    /// each other's. `None`: one of its own for each relay.
+    /// each other's calls. `None`: each relay makes its own.
     pub run_id: Option<String>,
     /// What happens to a call whose outcome is unknown. `None`: [`OnDoubt::Rerun`] for tools that
     /// say `idempotentHint: true`, [`OnDoubt::Fail`] for all others.

@@ -119,8 +119,7 @@ impl PostgresStore {
     pub const SESSION_CHECKED_EVERY: Duration = Duration::from_secs(10);
 
     /// Closes the store's own connections, and the one for renewals. Connections in use are closed
-    /// when they are given back. A pool of the user's is left open. Call it after the last call has
-    /// ended.
+    /// when they are given back. A user's pool is left open. Call it after the last call has ended.
     pub async fn close(&self) {
         if let Source::Own(own) = &self.inner.source {
             own.close();

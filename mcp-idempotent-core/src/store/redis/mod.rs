@@ -5,7 +5,7 @@
 //! use mcp_idempotent_core::store::redis::RedisStore;
 //!
 //! # async fn open() -> Result<(), mcp_idempotent_core::StoreError> {
-//! // One server, or any node of a cluster. It is asked at once whether it can keep records.
+//! // One server, or any node of a cluster. This checks that it can keep records.
 //! let store = RedisStore::open("redis://user:password@10.0.0.1:6379").await?;
 //! # let _ = store; Ok(())
 //! # }

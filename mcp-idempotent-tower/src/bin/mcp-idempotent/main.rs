@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use self::options::Options;
 
-/// The code of a program that could not do what it was asked for.
+/// The exit code if the program could not do what it was asked.
 const FAILED: i32 = 1;
 
 fn main() {

@@ -236,7 +236,7 @@ impl<S: Store> HttpRelay<S> {
         }
     }
 
-    /// What the server says of a call's tool, to this caller.
+    /// What the server tells this caller about a call's tool.
     async fn hints(&self, head: &request::Parts, call: &RelayedCall) -> Hints {
         let asking = ASKING.map(|name| {
             let value = head.headers.get(name).map(HeaderValue::as_bytes);

@@ -41,7 +41,7 @@ pub(crate) struct Ls {
     #[arg(long, value_name = "KEY", conflicts_with = "key_prefix")]
     key: Option<String>,
 
-    /// Only calls whose key begins so; a record keeps 8 characters of it
+    /// Only calls whose key begins with this; a record keeps 8 characters of it
     #[arg(long, value_name = "TEXT")]
     key_prefix: Option<String>,
 
@@ -57,7 +57,7 @@ pub(crate) struct Ls {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     newer_than: Option<Duration>,
 
-    /// At most so many; 0 for all
+    /// At most this many; 0 for all
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
 

@@ -15,7 +15,7 @@ use std::{error::Error, io};
 
 use clap::Subcommand;
 
-/// Why a command could not do what it was asked for.
+/// Why a command could not do what it was asked.
 pub(crate) type Failure = Box<dyn Error>;
 
 /// How a command ended. Wrong options end with 2, clap's own code.

@@ -24,7 +24,7 @@ pub(crate) struct StoreOptions {
     #[arg(long, value_name = "NAME", default_value = "mcp_idempotent")]
     pub(crate) schema: String,
 
-    /// What the names of the tables in SQLite begin with, and those of the keys in Redis
+    /// The prefix of the tables' names in SQLite, and of the keys in Redis
     #[arg(long, value_name = "PREFIX")]
     prefix: Option<String>,
 
