@@ -166,7 +166,7 @@ impl Standing {
         let (state, message) = match self {
             Self::NotSeen => (
                 "not_seen",
-                "No call with this key has arrived, or none that had an effect. It may still be on \
+                "No call with this key has arrived, or none has had an effect. It may still be on \
                  its way: send the call with the same key, never with a new one.",
             ),
             Self::InProgress => (
@@ -201,7 +201,7 @@ impl Standing {
             ),
             Self::Expired => (
                 "expired",
-                "The call was completed, and its result is no longer kept. If it is meant anew, send \
+                "The call was completed, and its result is no longer kept. If you mean it as a new call, send \
                  a new key.",
             ),
         };
@@ -273,7 +273,7 @@ pub(crate) fn expired() -> Refusal {
         CommitOutcome::Unknown,
         Action::UseNewKey,
         "This idempotency key was used before and its result is no longer kept. The call was not \
-         executed again. If it is meant anew, send a new key.",
+         executed again. If you mean it as a new call, send a new key.",
     )
     .with_message_without_key(
         "An equal call was made earlier and its result is no longer kept. This one was not executed.",

@@ -24,9 +24,12 @@ pub const NEW_INTENT: &str = "new-intent:";
 /// `_meta` of a tool's entry in `tools/list`: its contract.
 pub const CONTRACT: &str = "io.github.mcp-idempotent/idempotency";
 
-/// `_meta` of a refusal in the form of a tool result. It holds what `data` holds in the form of an error. Also
-/// in the `_meta` of a tool's own result, or the `data` of its own error, that leaves the call in doubt.
+/// `_meta` of a refusal in the form of a tool result. It holds what `data` holds in the form of an error.
 pub const REFUSAL: &str = "io.github.mcp-idempotent/refusal";
+
+/// In the `_meta` of a tool's own result with `isError`, or the `data` of its own error: the call is in doubt. It
+/// holds what the `data` of a retry's refusal will hold.
+pub const IN_DOUBT: &str = "io.github.mcp-idempotent/in-doubt";
 
 /// The extension in `capabilities.extensions` of a server with our layer.
 pub const EXTENSION: &str = "io.github.mcp-idempotent/idempotency";

@@ -27,7 +27,7 @@ pub(crate) fn key_rotated(at: Option<Timestamp>, window: Duration) -> Refusal {
         format!(
             "An equal call (same tool, same arguments) under another idempotency key {found}, so this one \
              was not executed. If it is a retry, send it with the key of the first attempt to get that \
-             one's result. If it is meant anew, send it with a new key that begins with \
+             one's result. If you mean it as a new call, send it with a new key that begins with \
              `new-intent:`{or_wait}."
         ),
     )
@@ -41,7 +41,7 @@ pub(crate) fn in_doubt_under_another_key() -> Refusal {
         Action::AskOperator,
         "An equal call (same tool, same arguments) under another idempotency key ended without telling \
          whether it took effect, so this one was not executed. Ask the operator to look before repeating \
-         it. If it is meant anew in any case, send it with a new key that begins with `new-intent:`.",
+         it. If you mean it as a new call in any case, send it with a new key that begins with `new-intent:`.",
     )
 }
 

@@ -14,7 +14,7 @@ pub(crate) const PREVIOUS_SECRET_UNSETTLED: &str = "calls under the previous sec
 pub(crate) fn another_secret() -> Refusal {
     tracing::error!("{ANOTHER_SECRET}");
     misconfigured(
-        "The server's secret is not the one of its idempotency records, so the call was not \
+        "The server's secret does not match its idempotency records, so the call was not \
          executed. The server's log names the remedy.",
     )
 }

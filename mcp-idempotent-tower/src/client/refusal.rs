@@ -82,16 +82,12 @@ pub struct ReceivedRefusal {
 }
 
 impl ReceivedRefusal {
-    /// Reads the `data` of a JSON-RPC error; `None` if the error is not a refusal. A tool's own error that leaves
-    /// its call in doubt counts as one, with the tool's message.
+    /// Reads the `data` of a JSON-RPC error; `None` if the error is not a refusal.
     #[must_use]
     pub fn from_error(error: &ErrorData) -> Option<Self> {
-        let data = error.data.as_ref()?.as_object()?;
-        let message = || error.message.to_string();
-        match data.get(wire::REFUSAL) {
-            Some(left) => Self::read(left.as_object()?, message),
-            None => Self::read(data, message),
-        }
+        Self::read(error.data.as_ref()?.as_object()?, || {
+            error.message.to_string()
+        })
     }
 
     /// Reads the `_meta` of a tool result, for servers that send refusals as tool results; `None`
@@ -102,11 +98,7 @@ impl ReceivedRefusal {
             return None;
         }
         let data = result.meta.as_ref()?.get(wire::REFUSAL)?.as_object()?;
-        Self::read(data, || {
-            let texts = result.content.iter().filter_map(|block| block.as_text());
-            let texts: Vec<_> = texts.map(|text| text.text.as_str()).collect();
-            texts.join("\n")
-        })
+        Self::read(data, || texts(result))
     }
 
     /// Reads an error that rmcp's client returned; `None` if it is not a refusal.
@@ -116,6 +108,21 @@ impl ReceivedRefusal {
             ServiceError::McpError(error) => Self::from_error(error),
             _ => None,
         }
+    }
+
+    /// What a retry will be told, if the tool's own error left its call in doubt; `None` if it did not. The message
+    /// is the tool's.
+    #[must_use]
+    pub fn left_by_error(error: &ErrorData) -> Option<Self> {
+        let left = error.data.as_ref()?.get(wire::IN_DOUBT)?;
+        Self::read(left.as_object()?, || error.message.to_string())
+    }
+
+    /// Like [`left_by_error`](Self::left_by_error), for a tool's own result with `isError`.
+    #[must_use]
+    pub fn left_by_result(result: &CallToolResult) -> Option<Self> {
+        let left = result.meta.as_ref()?.get(wire::IN_DOUBT)?;
+        Self::read(left.as_object()?, || texts(result))
     }
 
     /// Accepts only what a server of this version can say: anything else may mean something
@@ -189,4 +196,10 @@ impl std::error::Error for ReceivedRefusal {}
 #[must_use]
 pub fn replayed_at(result: &CallToolResult) -> Option<&str> {
     result.meta.as_ref()?.get(wire::REPLAYED)?["at"].as_str()
+}
+
+fn texts(result: &CallToolResult) -> String {
+    let texts = result.content.iter().filter_map(|block| block.as_text());
+    let texts: Vec<_> = texts.map(|text| text.text.as_str()).collect();
+    texts.join("\n")
 }

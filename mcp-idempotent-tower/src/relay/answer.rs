@@ -136,6 +136,11 @@ impl Answered {
         }
     }
 
+    /// Whether it is a refusal of ours.
+    pub(super) const fn is_refusal(&self) -> bool {
+        matches!(self.body, Body::Refused(_))
+    }
+
     /// The answer for the caller whose call was forwarded.
     pub(super) fn for_caller(self, id: &Id, reader: &Reader) -> Bytes {
         match self.body {
@@ -201,7 +206,8 @@ fn kind_of(
     let meta = members
         .get("_meta")
         .and_then(|meta| Members::of(meta.get()));
-    if let Some(refusal) = meta.and_then(|meta| meta.get(wire::REFUSAL)) {
+    let says = |name| meta.as_ref().and_then(|meta| meta.get(name));
+    if let Some(refusal) = says(wire::REFUSAL).or_else(|| says(wire::IN_DOUBT)) {
         return kind_of_refusal(refusal, believed);
     }
     match key_maker {
@@ -215,17 +221,12 @@ fn kind_of(
 fn kind_of_error(error: &RawValue, believed: Believed) -> ResultKind {
     let data = Members::of(error.get()).and_then(|error| error.get("data"));
     let members = data.and_then(|data| Members::of(data.get()));
-    if let Some(left_in_doubt) = members.as_ref().and_then(|it| it.get(wire::REFUSAL)) {
-        return kind_of_refusal(left_in_doubt, believed);
+    let kind = members.as_ref().and_then(|data| data.text("type"));
+    let refusal = data.filter(|_| kind.is_some_and(|kind| refusal::is_a_type_of_ours(&kind)));
+    match refusal.or_else(|| members?.get(wire::IN_DOUBT)) {
+        Some(refusal) => kind_of_refusal(refusal, believed),
+        None => kind_of_other_error(believed),
     }
-    let data_type = members.and_then(|it| it.text("type"));
-    if let (Some(data), true) = (
-        data,
-        data_type.is_some_and(|it| refusal::is_a_type_of_ours(&it)),
-    ) {
-        return kind_of_refusal(data, believed);
-    }
-    kind_of_other_error(believed)
 }
 
 const fn kind_of_other_error(believed: Believed) -> ResultKind {
@@ -274,129 +275,4 @@ pub(super) fn response(id: &Id, member: &str, json: &str) -> Bytes {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn kind(message: &str, key_maker: KeyMaker, believed: Believed) -> ResultKind {
-        Answered::by_server(Bytes::from(message.to_owned()), None, key_maker, believed).kind
-    }
-
-    #[test]
-    fn answers_mean_what_the_page_says() {
-        use KeyMaker::{Client, Model, Nobody};
-        use ResultKind as K;
-        use ServerError::{MayHaveActed, NothingHappened};
-        for (message, key_maker, error, expected) in [
-            (
-                r#"{"id":1,"result":{"content":[]}}"#,
-                Nobody,
-                MayHaveActed,
-                K::Success,
-            ),
-            (
-                r#"{"id":1,"result":{"isError":false}}"#,
-                Client,
-                MayHaveActed,
-                K::Success,
-            ),
-            (
-                r#"{"id":1,"result":{"isError":true}}"#,
-                Client,
-                NothingHappened,
-                K::ErrorResult,
-            ),
-            (
-                r#"{"id":1,"result":{"isError":true}}"#,
-                Model,
-                NothingHappened,
-                K::ErrorResult,
-            ),
-            (
-                r#"{"id":1,"result":{"isError":true}}"#,
-                Nobody,
-                MayHaveActed,
-                K::NotExecuted,
-            ),
-            (
-                r#"{"id":1,"result":{"resultType":"input_required"}}"#,
-                Client,
-                NothingHappened,
-                K::InputRequired,
-            ),
-            (
-                r#"{"id":1,"result":{"resultType":"task"}}"#,
-                Client,
-                NothingHappened,
-                K::Task,
-            ),
-            (
-                r#"{"id":1,"error":{"code":1,"message":""}}"#,
-                Client,
-                NothingHappened,
-                K::NotExecuted,
-            ),
-            (
-                r#"{"id":1,"error":{"code":1,"message":""}}"#,
-                Nobody,
-                MayHaveActed,
-                K::Interrupted,
-            ),
-            (r#"{"id":1}"#, Nobody, NothingHappened, K::Interrupted),
-            (
-                r#"{"id":1,"error":{"data":{"type":"idempotency_outcome_unknown","outcome":"unknown","action":"ask_operator"}}}"#,
-                Client,
-                NothingHappened,
-                K::Interrupted,
-            ),
-            (
-                r#"{"id":1,"error":{"data":{"io.github.mcp-idempotent/refusal":{"outcome":"unknown","action":"ask_operator"}}}}"#,
-                Client,
-                NothingHappened,
-                K::Interrupted,
-            ),
-            (
-                r#"{"id":1,"error":{"data":{"type":"idempotency_key_in_progress","outcome":"unknown","action":"wait"}}}"#,
-                Client,
-                MayHaveActed,
-                K::NotExecuted,
-            ),
-            (
-                r#"{"id":1,"result":{"isError":true,"_meta":{"io.github.mcp-idempotent/refusal":{"outcome":"unknown","action":"ask_operator"}}}}"#,
-                Client,
-                NothingHappened,
-                K::Interrupted,
-            ),
-        ] {
-            let believed = Believed {
-                server_error: error,
-                refusals: true,
-            };
-            assert_eq!(kind(message, key_maker, believed), expected, "{message}");
-        }
-    }
-
-    #[test]
-    fn a_refusal_that_a_tool_passes_on_proves_no_more_than_other_errors() {
-        let data = r#"{"type":"idempotency_store_unavailable","outcome":"not_committed","action":"retry_same_key"}"#;
-        let messages = [
-            format!(r#"{{"id":1,"error":{{"data":{data}}}}}"#),
-            format!(
-                r#"{{"id":1,"result":{{"isError":true,"_meta":{{"io.github.mcp-idempotent/refusal":{data}}}}}}}"#
-            ),
-        ];
-        for (refusals, server_error, expected) in [
-            (true, ServerError::MayHaveActed, ResultKind::NotExecuted),
-            (false, ServerError::MayHaveActed, ResultKind::Interrupted),
-            (false, ServerError::NothingHappened, ResultKind::NotExecuted),
-        ] {
-            let believed = Believed {
-                server_error,
-                refusals,
-            };
-            for message in &messages {
-                let found = kind(message, KeyMaker::Client, believed);
-                assert_eq!(found, expected, "{message}");
-            }
-        }
-    }
-}
+mod tests;

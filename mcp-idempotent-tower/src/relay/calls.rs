@@ -242,13 +242,13 @@ impl<S: Store> Calls<S> {
 const CANCELLED: &str = "notifications/cancelled";
 const PROGRESS: &str = "notifications/progress";
 
-/// Too many calls are not answered yet. This says nothing about an earlier call with the same key.
+/// Too many calls are still waiting for an answer. This says nothing about an earlier call with the same key.
 fn busy() -> Refusal {
     Refusal::new(
         ErrorKind::TooManyWaiting,
         CommitOutcome::Unknown,
         Action::Wait,
-        "Too many calls are not answered yet, so this one was not executed. Wait, then send it again, \
+        "Too many calls are still waiting for an answer, so this one was not executed. Wait, then send it again, \
          exactly as it is.",
     )
     .with_retry_after(Duration::from_secs(1))

@@ -128,6 +128,10 @@ impl<S: Store> Relay<S> {
         let announce = self.idempotency.settings().announce_replays;
         match reply {
             Reply::Ran(answered, None) => answered.for_caller(&id, &reader),
+            // It says so itself.
+            Reply::LeftInDoubt(answered, _) if answered.is_refusal() => {
+                answered.for_caller(&id, &reader)
+            }
             Reply::Ran(answered, Some(rotated)) => {
                 replay::rotated(answered.for_caller(&id, &reader), rotated, announce)
             }

@@ -64,14 +64,14 @@ pub(super) fn rotated(answer: Bytes, rotated: RotatedKey, announce: bool) -> Byt
 
 /// The server's error, marked as that of a call that it leaves in doubt.
 pub(super) fn left_in_doubt(answer: Bytes, refusal: &Refusal, reader: &Reader) -> Bytes {
-    let mark = refusal::mark_of(refusal).to_string();
+    let mark = refusal::in_doubt(refusal).to_string();
     let read = std::str::from_utf8(&answer).ok().and_then(Message::of);
     if let Some(error) = read.and_then(|answer| answer.error()) {
-        let marked = marked_in("data", error.get(), wire::REFUSAL, &mark, None);
+        let marked = marked_in("data", error.get(), wire::IN_DOUBT, &mark, None);
         return edited(&answer, &mut [(range(&answer, error), &marked)]);
     }
     let notice = reader.doubt_notice(refusal).map(refusal::text_block);
-    with_mark(answer, wire::REFUSAL, &mark, notice.as_deref())
+    with_mark(answer, wire::IN_DOUBT, &mark, notice.as_deref())
 }
 
 fn with_mark(answer: Bytes, name: &str, mark: &str, notice: Option<&str>) -> Bytes {
@@ -161,7 +161,7 @@ mod tests {
             "It may have acted.",
         );
         let reader = Reader::of_any_tool(RefusalForm::ByKeyMaker, KeyMaker::Nobody);
-        let mark = r#""io.github.mcp-idempotent/refusal":{"action":"ask_operator","outcome":"unknown","type":"idempotency_outcome_unknown"}"#;
+        let mark = r#""io.github.mcp-idempotent/in-doubt":{"action":"ask_operator","outcome":"unknown","type":"idempotency_outcome_unknown"}"#;
         for (answer, expected) in [
             (
                 r#"{"id":1,"error":{"code":1,"message":"no"}}"#,
@@ -182,7 +182,7 @@ mod tests {
             (
                 r#"{"id":1,"result":{"isError":true,"content":[]}}"#,
                 format!(
-                    r#"{{"id":1,"result":{{"_meta":{{{mark}}},"isError":true,"content":[{{"type":"text","text":"It may have acted."}}]}}}}"#
+                    r#"{{"id":1,"result":{{"_meta":{{{mark}}},"isError":true,"content":[{{"text":"It may have acted.","type":"text"}}]}}}}"#
                 ),
             ),
         ] {

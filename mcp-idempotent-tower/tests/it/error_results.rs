@@ -7,7 +7,7 @@ use std::sync::{
 
 use mcp_idempotent_tower::{
     Idempotency, IdempotencyLayer, KeyRequirement, MemoryStore, NotExecuted, OnError,
-    OnErrorResult, Policy, ServerExt as _, idempotent, layer::Rule,
+    OnErrorResult, Policy, ServerExt as _, idempotent, layer::Rule, wire,
 };
 use rmcp::{
     ErrorData, ServerHandler,
@@ -144,20 +144,30 @@ async fn retry(bank: &Bank, client: &Client, tool: &'static str, keyed: bool, te
     let meta = if keyed { key } else { Value::Null };
     let send = async || call(client, params(tool, json!({ "text": text }), meta.clone())).await;
     let first = send().await;
-    let failed = json!([{ "type": "text", "text": text }]);
-    assert_eq!(first["result"]["content"], failed, "{tool}: {first}");
+    let failed = json!({ "type": "text", "text": text });
+    assert_eq!(first["result"]["content"][0], failed, "{tool}: {first}");
+    let left = first["result"]["_meta"][wire::IN_DOUBT].clone();
+    let says_so = first["result"]["content"].as_array().unwrap().len() > 1;
     let again = send().await;
     let runs = bank.runs.load(Ordering::SeqCst) - before;
-    match (runs, again["result"]["content"] == failed) {
+    let retry = match (runs, again["result"]["content"] == json!([failed])) {
         (1, true) => GetsTheResult,
         (2, true) => Runs,
         (1, false) => {
             let expected = ("idempotency_outcome_unknown", "unknown");
             assert_eq!(refusal(&again), expected, "{tool}");
-            IsInDoubt
+            let data = match &again["error"]["data"] {
+                Value::Null => &again["result"]["_meta"][wire::REFUSAL],
+                data => data,
+            };
+            // The first caller has heard it too, and a model reads it.
+            assert_eq!((&left, says_so), (data, !keyed), "{tool}");
+            return IsInDoubt;
         }
         other => panic!("{tool}: {other:?}, {again}"),
-    }
+    };
+    assert_eq!((&left, says_so), (&Value::Null, false), "{tool}");
+    retry
 }
 
 #[tokio::test]

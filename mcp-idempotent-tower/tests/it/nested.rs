@@ -21,6 +21,8 @@ use tower::layer::util::Identity;
 
 use crate::client::{Client, connect, keyed, params};
 
+const IN_DOUBT: &str = "io.github.mcp-idempotent/in-doubt";
+
 const REPLAYED: &str = "io.github.mcp-idempotent/replayed";
 const UPSTREAM: &str = "io.github.mcp-idempotent/upstream";
 
@@ -170,10 +172,11 @@ async fn a_mark_of_another_server_in_the_process_frees_no_key() {
             let outer = Outer::new(way);
             let client = connect(served(&outer)).await;
             let first = keyed(&client, tool, Value::Null).await;
-            let closed = json!({ "error": { "code": -32603, "message": "closed" } });
-            assert_eq!(first, closed, "{tool}");
             let again = keyed(&client, tool, Value::Null).await;
             let data = &again["error"]["data"];
+            let in_doubt = json!({ IN_DOUBT: data });
+            let closed = json!({ "code": -32603, "message": "closed", "data": in_doubt });
+            assert_eq!(first, json!({ "error": closed }), "{tool}");
             assert_eq!(data["type"], "idempotency_outcome_unknown", "{again}");
             assert_eq!(outer.acted(), 1);
         }
@@ -193,7 +196,9 @@ async fn a_refusal_of_another_server_in_the_process_is_not_the_callers() {
                 "action": "ask_operator",
             });
             let data = &answer["error"]["data"];
-            assert_eq!(*data, json!({ "upstream": theirs }), "{tool}: {answer}");
+            assert_eq!(data["upstream"], theirs, "{tool}: {answer}");
+            assert_eq!(data[IN_DOUBT]["outcome"], "unknown", "{tool}: {answer}");
+            assert_eq!(data.as_object().unwrap().len(), 2, "{tool}: {answer}");
         }
     }
 }

@@ -168,7 +168,7 @@ impl<'a> LeaseClaim<'a> {
             Argument::Integer(self.mark.0),
         ];
         let mut session = session;
-        let failed = |error| self.store.error("the claim could not be looked for", error);
+        let failed = |error| self.store.error("the claim could not be looked up", error);
         tries.roll_back(&mut session).await.map_err(failed)?;
         let found = tries.run(session, Purpose::Read, |batch, _| {
             batch.call(Step::LostClaim, &arguments)

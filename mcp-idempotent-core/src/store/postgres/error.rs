@@ -133,7 +133,7 @@ pub(super) fn kind(error: &sqlx::Error) -> StoreErrorKind {
 pub(super) fn store_error(doing: &str, schema: &str, error: sqlx::Error) -> StoreError {
     let remedy = match sqlstate(&error).as_deref() {
         Some("42P01" | "3F000" | "42703") => format!(
-            "; the tables in schema {schema} are missing or of another version: run `PostgresStore::migrate`, or apply `PostgresStore::migration_sql` by hand"
+            "; the tables in schema {schema} are missing, or from another version: run `PostgresStore::migrate`, or apply `PostgresStore::migration_sql` by hand"
         ),
         Some("42501") => format!(
             "; the database role lacks rights in schema {schema}, or a row-level security policy refuses its records: see the grants in the documentation of `PostgresStore`"

@@ -92,7 +92,7 @@ pub(super) async fn has_unsettled(
 ) -> Result<bool, StoreError> {
     let mut tries = Tries::patient(
         store,
-        "the calls that are not settled could not be looked for",
+        "the calls that are not settled could not be looked up",
     );
     let session = tries.session().await?;
     let asked = tries.run(session, Purpose::Read, |batch, _| {

@@ -159,7 +159,7 @@ pub(super) fn unhex(text: &str) -> Result<Vec<u8>, sqlx::Error> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Ok(byte - b'0'),
         b'a'..=b'f' => Ok(byte - b'a' + 10),
-        _ => Err(sqlx::Error::Decode("no hexadecimal digit".into())),
+        _ => Err(sqlx::Error::Decode("not a hexadecimal digit".into())),
     };
     text.as_bytes()
         .chunks_exact(2)

@@ -101,7 +101,7 @@ pub(super) async fn find_out(
             let error = StoreError::new(
                 StoreErrorKind::Unavailable,
                 format!(
-                    "the connection was lost at the commit, and what became of it could not be found out: {why}"
+                    "the connection was lost at the commit, and its outcome could not be determined: {why}"
                 ),
             );
             return Ended::Unknown(
@@ -126,7 +126,7 @@ async fn look_once(
         (Sought::Nothing, TransactionId::Unheard) => return Look::Never("it left no record"),
         _ => {}
     }
-    let mut tries = Tries::new(store, "the lost commit could not be looked for");
+    let mut tries = Tries::new(store, "the lost commit could not be looked up");
     let session = match kept {
         Some(mut kept) => match tries.roll_back(&mut kept).await {
             Ok(()) => kept,

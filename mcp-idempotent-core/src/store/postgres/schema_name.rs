@@ -23,7 +23,7 @@ impl SchemaName {
         Err(StoreError::new(
             StoreErrorKind::Misconfigured,
             format!(
-                "{name:?} is no name for the schema: use 1 to 63 of a-z, 0-9 and _, starting with a letter or _, and not with pg_"
+                "{name:?} is not a valid schema name: use 1 to 63 of a-z, 0-9 and _, starting with a letter or _, and not with pg_"
             ),
         ))
     }

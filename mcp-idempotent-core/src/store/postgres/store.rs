@@ -230,7 +230,7 @@ impl PostgresStore {
         }
         let connect = source.connect_options();
         match within(ASKING.min(*bound), PgConnection::connect_with(&connect)).await {
-            Ok(_) => unavailable("the database was away".to_owned()),
+            Ok(_) => unavailable("the database was unreachable".to_owned()),
             Err(error) => unavailable("the database accepts none".to_owned()).with_source(error),
         }
     }

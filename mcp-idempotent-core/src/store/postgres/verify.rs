@@ -48,7 +48,7 @@ impl PostgresStore {
             .server_version_num()
             .is_some_and(|version| version < OLDEST_SERVER)
         {
-            return Err(misconfigured("the store needs Postgres 12 or later"));
+            return Err(misconfigured("the store needs Postgres 13 or later"));
         }
         let version = version(&tries, &mut session).await.map_err(failed)?;
         self.is_of_this_version(version)?;

@@ -28,7 +28,7 @@ pub(super) async fn until_over(store: PostgresStore, lock: i64) {
     let mut holder = None;
     loop {
         sleep(store.inner.session_checked_every).await;
-        let mut tries = Tries::reserved(&store, "a handler's session could not be looked for");
+        let mut tries = Tries::reserved(&store, "a handler's session could not be looked up");
         // Boxed, because every call makes this future, and few live so long.
         match Box::pin(holder_of(&mut tries, lock)).await {
             Ok(Holder::Session(session)) if *holder.get_or_insert(session) == session => {}

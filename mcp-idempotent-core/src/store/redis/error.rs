@@ -45,7 +45,7 @@ fn meaning(error: &RedisError) -> (StoreErrorKind, &'static str) {
             Misconfigured,
             "; give the user the rights that the page of the module `store::redis` lists",
         ),
-        ErrorKind::AuthenticationFailed => (Misconfigured, "; look at the user and the password"),
+        ErrorKind::AuthenticationFailed => (Misconfigured, "; check the user and the password"),
         ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported => (Misconfigured, ""),
         // Older servers put the code of an error inside a script into the text.
         _ => match codes(error).find_map(known_code) {
@@ -81,7 +81,7 @@ fn known_code(code: &str) -> Option<(StoreErrorKind, &'static str)> {
             "; the server has fewer replicas than its `min-replicas-to-write`",
         ),
         "READONLY" | "LOADING" | "CLUSTERDOWN" => (Unavailable, ""),
-        "NOAUTH" | "WRONGPASS" => (Misconfigured, "; look at the user and the password"),
+        "NOAUTH" | "WRONGPASS" => (Misconfigured, "; check the user and the password"),
         "WRONGTYPE" => (
             Misconfigured,
             "; another program uses these keys: set another key prefix",

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use mcp_idempotent_core::{OnError, OnExpired, ResultKind};
 
-use super::{Outcome, Reply, Server, own, replayed, succeed};
+use super::{Outcome, Reply, Server, in_doubt, own, replayed, succeed};
 
 const IN_DOUBT: Outcome =
     Outcome::Refused("idempotency_outcome_unknown", "unknown", "ask_operator");
@@ -91,7 +91,7 @@ async fn an_error_result_under_an_explicit_key_is_recorded() {
 async fn a_protocol_error_means_what_the_author_says() {
     let fail = || async { Reply::new(ResultKind::ProtocolError, "timed out") };
     let doubtful = Server::new(|policy| policy.on_error = OnError::InDoubt);
-    assert_eq!(doubtful.call("k", fail()).await, own("timed out"));
+    assert_eq!(doubtful.call("k", fail()).await, in_doubt("timed out"));
     assert_eq!(doubtful.call("k", succeed("two")).await, IN_DOUBT);
     assert_eq!(doubtful.executions(), 1);
 
@@ -122,7 +122,7 @@ async fn what_proves_that_nothing_happened_frees_the_key() {
 async fn a_panic_leaves_the_outcome_unknown() {
     let server = Server::new(|policy| policy.on_error = OnError::Release);
     let panicking = async { panic!("a test's handler") };
-    assert_eq!(server.call("k", panicking).await, own("panicked"));
+    assert_eq!(server.call("k", panicking).await, in_doubt("panicked"));
     assert_eq!(server.call("k", succeed("two")).await, IN_DOUBT);
 }
 

@@ -194,6 +194,16 @@ impl Outcome {
     }
 }
 
+/// The handler's own error, after which an operator has to look.
+pub(crate) fn in_doubt(text: &str) -> Outcome {
+    Outcome::LeftInDoubt(text.to_owned(), "ask_operator")
+}
+
+/// The handler's own error, after which a retry finds out.
+pub(crate) fn in_doubt_until_retried(text: &str) -> Outcome {
+    Outcome::LeftInDoubt(text.to_owned(), "retry_same_key")
+}
+
 pub(crate) fn own(text: &str) -> Outcome {
     Outcome::Own(text.to_owned())
 }

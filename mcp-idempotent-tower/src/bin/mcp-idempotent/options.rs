@@ -84,7 +84,7 @@ pub(crate) struct Options {
     )]
     pub(crate) listen: Option<SocketAddr>,
 
-    /// With --listen: the server, as http://HOST:PORT or https://HOST. Paths stay what they are
+    /// With --listen: the server, as http://HOST:PORT or https://HOST. Paths are unchanged
     #[arg(long, value_name = "URL", requires = "listen")]
     pub(crate) upstream: Option<Upstream>,
 

@@ -248,13 +248,13 @@ fn mark_rotated(result: &mut ToolResult, rotated: RotatedKey, announce: bool) {
 fn left_in_doubt(mut result: ToolResult, refusal: &Refusal, reader: &Reader) -> ToolResult {
     match &mut result {
         Ok(CallToolResponse::Complete(result)) => {
-            refusal::mark_refusal(&mut result.meta, refusal);
+            refusal::mark_in_doubt(&mut result.meta, refusal);
             if let Some(notice) = reader.doubt_notice(refusal) {
                 result.content.push(ContentBlock::text(notice));
             }
         }
-        Err(error) => refusal::mark_error(error, refusal),
-        // No other answer leaves a call in doubt.
+        Err(error) => refusal::mark_error_in_doubt(error, refusal),
+        // It asks for another round, which will tell.
         Ok(_) => {}
     }
     result

@@ -48,11 +48,12 @@ impl Inside {
 }
 
 /// The sealed members of a refusal's `data`.
-const DATA: [&str; 5] = ["type", "outcome", "action", "retryAfterMs", wire::REFUSAL];
+const DATA: [&str; 5] = ["type", "outcome", "action", "retryAfterMs", wire::IN_DOUBT];
 /// The sealed members of an answer's `_meta`.
-const META: [&str; 4] = [
+const META: [&str; 5] = [
     wire::REPLAYED,
     wire::REFUSAL,
+    wire::IN_DOUBT,
     wire::UNRECORDED,
     wire::ROTATED_KEY,
 ];

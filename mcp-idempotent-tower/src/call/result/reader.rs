@@ -90,10 +90,10 @@ impl Reader {
         }
         match self.key_argument() {
             Some(name) => format!(
-                "{sentence} If it is meant anew, send it with a new idempotency key in the argument `{name}`."
+                "{sentence} If you mean it as a new call, send it with a new idempotency key in the argument `{name}`."
             ),
             None => format!(
-                "{sentence} If it is meant anew, the program that sends it has to give it an idempotency key; a \
+                "{sentence} If you mean it as a new call, the program that sends it has to give it an idempotency key; a \
                  model cannot. Tell the user."
             ),
         }

@@ -130,24 +130,24 @@ pub(crate) fn unrecorded() -> Value {
 }
 
 /// Marks a result whose call is in doubt.
-pub(crate) fn mark_refusal(meta: &mut Option<MetaObject>, refusal: &Refusal) {
+pub(crate) fn mark_in_doubt(meta: &mut Option<MetaObject>, refusal: &Refusal) {
     meta.get_or_insert_with(MetaObject::default)
-        .insert(wire::REFUSAL.into(), mark_of(refusal));
+        .insert(wire::IN_DOUBT.into(), in_doubt(refusal));
 }
 
 /// Marks an error whose call is in doubt, if the author's data has room for a member.
-pub(crate) fn mark_error(error: &mut ErrorData, refusal: &Refusal) {
+pub(crate) fn mark_error_in_doubt(error: &mut ErrorData, refusal: &Refusal) {
     let data = error.data.get_or_insert_default();
     if data.is_null() {
         *data = Value::Object(Map::new());
     }
     if let Value::Object(data) = data {
-        data.insert(wire::REFUSAL.into(), mark_of(refusal));
+        data.insert(wire::IN_DOUBT.into(), in_doubt(refusal));
     }
 }
 
 /// What the mark of such an answer says.
-pub(crate) fn mark_of(refusal: &Refusal) -> Value {
+pub(crate) fn in_doubt(refusal: &Refusal) -> Value {
     Value::Object(refusal_data(refusal))
 }
 
@@ -222,9 +222,7 @@ pub(crate) fn key_required(policy: &Policy) -> Refusal {
         ErrorKind::KeyRequired,
         CommitOutcome::NotCommitted,
         Action::UseNewKey,
-        format!(
-            "This tool takes calls with an idempotency key only, so the call was not executed. {remedy}"
-        ),
+        format!("This tool requires an idempotency key, so the call was not executed. {remedy}"),
     )
 }
 

@@ -29,7 +29,7 @@ tokio::task_local! {
 /// [`Rule::lease`](crate::layer::Rule::lease) of the layer. It takes its attempt as a parameter. A tool
 /// without extractors (an `AsyncTool`) calls [`Attempt::current`].
 ///
-/// The lease is renewed while the handler runs. If it is lost all the same (the database was away for
+/// The lease is renewed while the handler runs. If it is lost all the same (the database was unreachable for
 /// longer than the lease, the process was paused, an operator resolved the record), the call's
 /// `CancellationToken` fires and the handler's result is not recorded.
 ///

@@ -106,6 +106,7 @@ impl Process {
                         return "unknown".to_owned();
                     }
                 }
+                Some(Answer::LeftInDoubt(_)) => return "unknown".to_owned(),
                 Some(Answer::Refused(_)) | None => {}
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

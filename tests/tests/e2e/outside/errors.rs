@@ -36,7 +36,7 @@ async fn a_call_that_acted_and_timed_out_is_in_doubt_and_not_repeated<D: Databas
         site.api.plan([behaviour]);
         let first = process.client.call(pay("pay_or_fail", name)).await;
         assert_is_the_handlers_error(&first);
-        let left = &first.error()["data"][wire::REFUSAL];
+        let left = &first.error()["data"][wire::IN_DOUBT];
         for _ in 0..2 {
             let retry = process.client.call(pay("pay_or_fail", name)).await;
             assert_is_in_doubt(&retry);

@@ -4,7 +4,9 @@ use mcp_idempotent_core::{Begun, LeaseHandle, OnDoubt, OnError, Policy, ResultKi
 use tokio::{sync::oneshot, time::sleep};
 
 use super::{
-    super::{Outcome, Reply, Server, joined, own, replayed, succeed, until},
+    super::{
+        Outcome, Reply, Server, in_doubt_until_retried, joined, own, replayed, succeed, until,
+    },
     ASK_AGAIN, CONFLICT, IN_DOUBT, IN_PROGRESS, elsewhere, ends, faulty, never, seconds, settle,
     start,
     store::{Fault, Faulty},
@@ -59,7 +61,11 @@ async fn who_waited_for_an_attempt_that_leaves_doubt_is_told_what_the_policy_mak
         end.send(Reply::new(ResultKind::ProtocolError, "timed out"))
             .ok()
             .unwrap();
-        assert_eq!(first.await.unwrap(), own("timed out"));
+        let Outcome::Refused(_, _, action) = told else {
+            unreachable!("a refusal")
+        };
+        let left = Outcome::LeftInDoubt("timed out".to_owned(), action);
+        assert_eq!(first.await.unwrap(), left, "{on_doubt:?}");
         assert_eq!(waiting.await.unwrap(), told, "{on_doubt:?}");
     }
 }
@@ -162,7 +168,8 @@ async fn an_attempt_that_did_nothing_does_not_free_what_an_earlier_one_may_have_
         let server = rerunning(|policy| policy.on_error = OnError::InDoubt);
         server.leave_in_doubt("k").await;
         let releasing = server.under(|policy| policy.on_error = OnError::Release);
-        assert_eq!(releasing.call("k", ends(kind, "no")).await, own("no"));
+        let left = in_doubt_until_retried("no");
+        assert_eq!(releasing.call("k", ends(kind, "no")).await, left);
         let strict = server.under(|policy| policy.on_doubt = OnDoubt::Fail);
         assert_eq!(strict.call("k", never()).await, IN_DOUBT, "{kind:?}");
         assert_eq!(

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    super::{Reply, own, replayed, succeed, until},
+    super::{Reply, in_doubt, own, replayed, succeed, until},
     HOUR, IN_DOUBT, ends, faulty, never, seconds,
     store::{Fault, Faulty},
 };
@@ -73,7 +73,7 @@ async fn a_lease_that_is_given_up_is_not_renewed_while_the_store_takes_its_time(
     sleep(HOUR).await;
     assert_eq!(store.renewals(), 0);
     store.abandon.set(Fault::None);
-    assert_eq!(failed.await.unwrap(), own("timed out"));
+    assert_eq!(failed.await.unwrap(), in_doubt("timed out"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,7 +22,9 @@ use tokio::{
 };
 
 use super::{
-    super::{Outcome, Reply, Server, joined, own, replayed, succeed, until},
+    super::{
+        Outcome, Reply, Server, in_doubt_until_retried, joined, own, replayed, succeed, until,
+    },
     ASK_AGAIN, CONFLICT, IN_DOUBT, IN_PROGRESS, elsewhere, ends, faulty, never, seconds, settle,
     store::{Fault, Faulty},
 };
@@ -381,7 +383,7 @@ async fn what_was_not_committed_and_then_leaves_doubt_is_in_doubt() {
     let other_side = OtherSide::new([Finding::Says(Verdict::NotCommitted)]);
     let fails = ends(ResultKind::ProtocolError, "timed out");
     let ran = server.verified("k", &other_side, fails).await;
-    assert_eq!(ran, own("timed out"));
+    assert_eq!(ran, in_doubt_until_retried("timed out"));
     assert_eq!(server.look("k").await, IN_DOUBT);
 }
 

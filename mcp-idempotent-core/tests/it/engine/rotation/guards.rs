@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::{
     super::{
-        Outcome, Reply, Server,
+        Outcome, Reply, Server, in_doubt,
         leases::{IN_DOUBT, store::Faulty},
         own, replayed, succeed, until,
     },
@@ -127,7 +127,7 @@ async fn what_an_operator_has_resolved_under_the_previous_secret_is_not_run_on_a
     ] {
         for (old, new) in doubt::sides() {
             let new = new.under(|policy| policy.on_doubt = OnDoubt::Verify);
-            assert_eq!(doubt::fail(&old, "k").await, own("did it act?"));
+            assert_eq!(doubt::fail(&old, "k").await, in_doubt("did it act?"));
             let (tell, told) = oneshot::channel();
             let told = Told(Mutex::new(Some(told)), AtomicUsize::new(0));
             let request = new

@@ -50,9 +50,7 @@ impl Show {
         secret: Option<Secret>,
     ) -> Result<Ended, Failure> {
         let Some(info) = self.id.find(&store).await? else {
-            print::line(
-                "there is no record with this id; `records ls` lists those that there are",
-            )?;
+            print::line("there is no record with this id; `records ls` lists the existing ones")?;
             return Ok(Ended::NotFound);
         };
         let keys: Vec<Downstream> = self
@@ -146,7 +144,7 @@ fn print_record(info: &RecordInfo, keys: &[Downstream]) -> Result<(), Failure> {
     for (step, key) in keys {
         let key = key
             .as_deref()
-            .unwrap_or("none: this call has passed on no key");
+            .unwrap_or("none: this call did not pass on a key");
         rows.push(("Downstream key", format!("{key} (step {step})")));
     }
     if let Some(resolved) = &info.resolved {

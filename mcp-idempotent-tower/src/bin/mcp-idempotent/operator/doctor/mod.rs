@@ -37,7 +37,7 @@ impl Examined {
             findings.push(Finding::wrong(
                 "questions",
                 format!("could not all be asked: {}", chain(&error)),
-                "mend what is wrong above, and run this again",
+                "fix the problems above, and run this again",
             ));
         }
         Self {

@@ -104,7 +104,7 @@ async fn sessions(
         Finding::warning(
             "pooler",
             "two connections were served by one session: there is a pooler in transaction mode",
-            "the store works behind it; your own queries must not rest on the session (see docs/operating.md)",
+            "the store works behind it; your own queries must not rely on session state (see docs/operating.md)",
         )
     } else {
         Finding::good("pooler", "none that shares sessions was noticed")

@@ -39,7 +39,7 @@ async fn rights<S: OperatorStore>(store: &S, largest_token: Option<i64>) -> Find
         Ok(Some(token)) if largest_token.is_some_and(|largest| token <= largest) => Finding::wrong(
             "tokens",
             format!(
-                "a new attempt gets token {token}, and there are records with larger ones: tokens could come twice"
+                "a new attempt gets token {token}, and there are records with larger ones: tokens could repeat"
             ),
             "was the database restored, or its clock put back? Stop the servers, and see the page on operating",
         ),
@@ -55,7 +55,7 @@ async fn rights<S: OperatorStore>(store: &S, largest_token: Option<i64>) -> Find
         Err(error) => Finding::wrong(
             WHAT,
             format!("could not be recorded: {}", chain(&error)),
-            "mend what is wrong above; if nothing is, give the role the rights that the documentation of the store lists",
+            "fix the problems above; if nothing is, give the role the rights that the documentation of the store lists",
         ),
     }
 }

@@ -18,7 +18,7 @@ pub(super) async fn examine(store: &RedisStore, client: &Client) -> Examined {
         Err(error) => findings.push(Finding::wrong(
             "questions",
             format!("could not all be asked: {}", chain(&error)),
-            "mend what is wrong above, and run this again",
+            "fix the problems above, and run this again",
         )),
     }
     Examined {
