@@ -1,5 +1,5 @@
-//! Servers that show mcp-idempotent at work, and what the examples share. `hello_sqlite` and
-//! `hello_layer` are one file each, beside this directory, and share nothing.
+//! Servers that show mcp-idempotent at work, and what the examples share. `hello_sqlite`,
+//! `hello_layer` and `other_drivers` are beside this directory, and share nothing.
 //!
 //! | Example | Code | What it shows |
 //! | --- | --- | --- |

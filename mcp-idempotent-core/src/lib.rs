@@ -51,9 +51,9 @@ pub use crate::{
     answer::{Answer, Replay, RotatedKey},
     canonical::CanonicalArguments,
     engine::{
-        Authorize, BeginError, Begun, Borrowed, DetachOnDrop, Engine, InDoubtCall, Interrupted,
-        LeaseAttempt, LeaseHandle, Lent, NotCurrent, Request, SecretError, SecretErrorKind,
-        SweepSettings, Sweeper, TransactionAttempt, Verdict, Verify,
+        Authorize, BeginError, Begun, Borrowed, CompletionError, DetachOnDrop, Engine, InDoubtCall,
+        Interrupted, LeaseAttempt, LeaseHandle, Lent, NotCurrent, Request, SecretError,
+        SecretErrorKind, SweepSettings, Sweeper, TransactionAttempt, Verdict, Verify,
     },
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     fingerprint::{
@@ -69,8 +69,8 @@ pub use crate::{
     record::{Record, RecordState, Timestamp},
     scope::{Application, Scope},
     store::{
-        Audit, CallInfo, OperatorStore, RecordInfo, RecordQuery, RecordStatus, Resolution,
-        Resolved, Store, StoreError, TransactionStore, memory::MemoryStore,
+        Audit, CallInfo, CompletionStatement, OperatorStore, RecordInfo, RecordQuery, RecordStatus,
+        Resolution, Resolved, Store, StoreError, TransactionStore, memory::MemoryStore,
     },
 };
 /// The sqlx whose pools, connections and errors these stores use.

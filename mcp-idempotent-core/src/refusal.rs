@@ -21,7 +21,7 @@ pub use self::ended::{of_unrecorded, session_ended, session_ended_after_acting, 
 pub(crate) use self::{
     ended::{
         commit_unknown, ended_by_handler, fenced, not_committed, not_committed_after_acting,
-        not_encoded, not_encoded_after_acting,
+        not_completed, not_encoded, not_encoded_after_acting,
     },
     rotated_keys::{in_doubt_under_another_key, key_rotated},
     secret::{
@@ -189,6 +189,7 @@ mod tests {
             refusals.push(still_held(on_doubt));
             refusals.push(ended_by_handler(on_doubt));
             refusals.push(fenced(on_doubt));
+            refusals.push(not_completed(on_doubt));
             refusals.push(not_committed_after_acting(
                 error(StoreErrorKind::Other),
                 on_doubt,

@@ -21,6 +21,7 @@
 //! | `postgres` | [`PostgresStore`]: both modes, shared by many processes |
 //! | `sqlite` | [`SqliteStore`]: both modes, an embedded file |
 //! | `redis` | [`RedisStore`]: lease mode, on a Redis or Valkey server or cluster |
+//! | `sea-orm` | the module `sea_orm`: sea-orm 2 on the transaction of a call on Postgres |
 //! | `metrics` | counters, gauges and durations through the `metrics` facade ([`telemetry`]) |
 //! | `client` | the module `client`: keys on calls, refusals read back, a retry that runs a tool once |
 //! | `client-reqwest` | `client`, which also reads the failures of rmcp's HTTP transport over reqwest |
@@ -40,6 +41,8 @@ mod lift;
 mod raw;
 #[cfg(feature = "relay")]
 pub mod relay;
+#[cfg(feature = "sea-orm")]
+pub mod sea_orm;
 pub mod stdio;
 pub mod wire;
 
@@ -54,10 +57,11 @@ pub use mcp_idempotent_core::store::sqlite::SqliteStore;
 #[cfg(feature = "testing")]
 pub use mcp_idempotent_core::testing;
 pub use mcp_idempotent_core::{
-    self as core, Application, Audit, DownstreamKey, IdempotencyKey, KeyRequirement, MemoryStore,
-    OnDoubt, OnError, OnErrorResult, OnExpired, OperatorStore, Policy, PolicyOverride, RecordId,
-    RecordInfo, RecordQuery, RecordStatus, Refusal, Resolution, Resolved, RotatedKeys, Scope,
-    Secret, SecretError, Store, SweepSettings, Sweeper, TransactionStore, Wait, store, telemetry,
+    self as core, Application, Audit, CompletionStatement, DownstreamKey, IdempotencyKey,
+    KeyRequirement, MemoryStore, OnDoubt, OnError, OnErrorResult, OnExpired, OperatorStore, Policy,
+    PolicyOverride, RecordId, RecordInfo, RecordQuery, RecordStatus, Refusal, Resolution, Resolved,
+    RotatedKeys, Scope, Secret, SecretError, Store, SweepSettings, Sweeper, TransactionStore, Wait,
+    store, telemetry,
 };
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use mcp_idempotent_core::{CallPool, call_pool::Strays, sqlx};
@@ -95,6 +99,9 @@ mod documents {
     mod keys {}
     #[doc = include_str!("../../docs/outside-effects.md")]
     mod outside_effects {}
+    #[cfg(feature = "sea-orm")]
+    #[doc = include_str!("../../docs/other-drivers.md")]
+    mod other_drivers {}
     #[doc = include_str!("../../docs/testing-your-server.md")]
     mod testing_your_server {}
 }

@@ -4,6 +4,7 @@
 
 mod hello;
 mod http_postgres;
+mod other_drivers;
 mod outside;
 mod wire_check;
 

@@ -22,6 +22,8 @@ pub enum BeginError {
     AnotherStore,
     /// The attempt has already begun one. It has only one.
     BegunBefore,
+    /// The attempt has asked for the statement that completes it in a transaction of another driver.
+    CompletedElsewhere,
     /// The attempt has ended, or its lease is lost.
     Ended,
     /// The store failed.
@@ -34,6 +36,9 @@ impl fmt::Display for BeginError {
             Self::AnotherStore => "the call's lease belongs to another store than the transaction",
             Self::BegunBefore => {
                 "the call has already begun its transaction; there is one for each attempt"
+            }
+            Self::CompletedElsewhere => {
+                "the call has asked for its completion, so it is completed in a transaction of its own"
             }
             Self::Ended => "the call has ended, or lost its lease",
             Self::Store(_) => "the store could not open a transaction",
@@ -49,6 +54,32 @@ impl std::error::Error for BeginError {
         }
     }
 }
+
+/// Why a handler could not get the statement that completes its attempt.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CompletionError {
+    /// The store has no such statement.
+    NotSupported,
+    /// The attempt has begun a transaction of the store's, which completes it.
+    TransactionBegun,
+    /// The attempt has ended, or its lease is lost.
+    Ended,
+}
+
+impl fmt::Display for CompletionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotSupported => "the call's store has no completion for other drivers",
+            Self::TransactionBegun => {
+                "the call has begun a transaction of its store, which completes it"
+            }
+            Self::Ended => "the call has ended, or lost its lease",
+        })
+    }
+}
+
+impl std::error::Error for CompletionError {}
 
 /// A transaction that a handler may begin halfway through. The store's type is known only when it
 /// begins.
@@ -74,6 +105,8 @@ enum Stage {
     Never,
     Beginning,
     Begun(Box<dyn Lending>),
+    /// The handler completes its attempt in a transaction of another driver.
+    Elsewhere,
     Closed,
 }
 
@@ -87,6 +120,8 @@ pub enum Left {
     Nothing,
     /// A transaction that must be ended.
     Transaction(Box<dyn Ending>),
+    /// It asked for its completion, and may have committed it in a transaction of another driver.
+    Elsewhere,
     /// Something that the handler started still holds it.
     StillHeld,
 }
@@ -118,6 +153,7 @@ impl LateTransaction {
             match *stage {
                 Stage::Never => *stage = Stage::Beginning,
                 Stage::Beginning | Stage::Begun(_) => return Err(BeginError::BegunBefore),
+                Stage::Elsewhere => return Err(BeginError::CompletedElsewhere),
                 Stage::Closed => return Err(BeginError::Ended),
             }
         }
@@ -184,9 +220,29 @@ impl LateTransaction {
         self.stop.told().await;
     }
 
+    /// From now on the attempt is completed in a transaction of another driver. It may be said again.
+    ///
+    /// # Errors
+    ///
+    /// [`CompletionError`]. Nothing was changed.
+    pub fn complete_elsewhere(&self) -> Result<(), CompletionError> {
+        let mut stage = lock(&self.stage);
+        match *stage {
+            Stage::Never | Stage::Elsewhere => *stage = Stage::Elsewhere,
+            Stage::Beginning | Stage::Begun(_) => return Err(CompletionError::TransactionBegun),
+            Stage::Closed => return Err(CompletionError::Ended),
+        }
+        Ok(())
+    }
+
     /// Whether a transaction was begun and is not closed.
     pub(super) fn is_open(&self) -> bool {
         matches!(*lock(&self.stage), Stage::Beginning | Stage::Begun(_))
+    }
+
+    /// Whether a transaction of another driver may complete the attempt.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        matches!(*lock(&self.stage), Stage::Elsewhere)
     }
 
     /// Call this when the handler has returned. From then on no transaction can be begun.
@@ -195,6 +251,7 @@ impl LateTransaction {
         match stage {
             Stage::Never | Stage::Closed => Left::Nothing,
             Stage::Beginning => Left::StillHeld,
+            Stage::Elsewhere => Left::Elsewhere,
             Stage::Begun(lending) => lending.close(),
         }
     }
@@ -211,6 +268,7 @@ impl fmt::Debug for Left {
         f.write_str(match self {
             Self::Nothing => "Nothing",
             Self::Transaction(_) => "Transaction",
+            Self::Elsewhere => "Elsewhere",
             Self::StillHeld => "StillHeld",
         })
     }

@@ -56,7 +56,7 @@ pub use self::{
     builder::EngineBuilder,
     flight::Round,
     handler::{DetachOnDrop, Interrupted, Stop, TimeLimit, bounded},
-    late_transaction::{BeginError, Ending, LateTransaction, Left},
+    late_transaction::{BeginError, CompletionError, Ending, LateTransaction, Left},
     lease::{Begun, InDoubtCall, LeaseAttempt, LeaseHandle, NotCurrent, Verdict, Verify},
     lent::{Borrowed, Closed, Lent, NotLent, is_inside_transaction, outside_any_transaction},
     plan::commits,

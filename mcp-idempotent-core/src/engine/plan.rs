@@ -94,12 +94,16 @@ pub(super) fn lease(
 
 /// The result, and how long it is kept, without a guard.
 pub(super) fn completion(policy: &Policy, key: KeyKind, response: &Bytes) -> Completion {
-    let fits = response.len() <= policy.max_result_bytes;
-    let mut completion = Completion::new(fits.then(|| response.clone()), retention(policy, key));
+    let mut completion = Completion::new(kept(policy, response), retention(policy, key));
     if policy.on_expired == OnExpired::Refuse {
         completion.tombstone = policy.tombstone;
     }
     completion
+}
+
+/// The result, unless it is too large to keep.
+pub(super) fn kept(policy: &Policy, response: &Bytes) -> Option<Bytes> {
+    (response.len() <= policy.max_result_bytes).then(|| response.clone())
 }
 
 /// How long a result is kept.

@@ -185,6 +185,33 @@ pub(crate) fn not_committed_after_acting(error: StoreError, on_doubt: OnDoubt) -
     acted_in_vain(on_doubt).with_source(error)
 }
 
+/// The handler asked for its completion, and returned a result without having committed it.
+pub(crate) fn not_completed(on_doubt: OnDoubt) -> Refusal {
+    tracing::error!(
+        "a handler returned a result, but the transaction that was to complete its call did not commit; its call is in doubt. Does it run the completion's statement in the transaction of its effect, and commit that?"
+    );
+    match on_doubt {
+        OnDoubt::Fail => Refusal::new(
+            ErrorKind::OutcomeUnknown,
+            CommitOutcome::Unknown,
+            Action::AskOperator,
+            "The tool reported success, but its result was not committed together with its effect. It may \
+             have taken effect; ask the operator to look before repeating it.",
+        ),
+        OnDoubt::Rerun | OnDoubt::Verify => Refusal::new(
+            ErrorKind::OutcomeUnknown,
+            CommitOutcome::Unknown,
+            Action::RetrySameKey,
+            "The tool reported success, but its result was not committed together with its effect. It may \
+             have taken effect. Send the same call with the same key again; do not use a new key.",
+        )
+        .with_message_without_key(
+            "The tool reported success, but its result was not committed together with its effect. It may \
+             have taken effect. Send exactly the same call again, without adding a key.",
+        ),
+    }
+}
+
 /// The session of the handler's transaction ended while the handler ran, which may have acted outside the
 /// database before.
 #[must_use]

@@ -41,6 +41,7 @@
 mod audit;
 mod claim;
 mod error;
+mod foreign;
 pub mod memory;
 mod operator;
 #[cfg(feature = "postgres")]
@@ -58,6 +59,7 @@ pub use self::{
     audit::{Audit, InvalidAudit},
     claim::{CallInfo, Claim, Claimed, Completion, End, Ended, Inspected, Lease, LeaseEnd},
     error::{StoreError, StoreErrorKind},
+    foreign::{Completed, CompletionStatement, ForeignRenewal, ForeignTransactions},
     operator::{
         OperatorStore, RecordInfo, RecordQuery, RecordStatus, Resolution, ResolutionKind, Resolved,
         ResolvedBy,
@@ -198,6 +200,12 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// The same as for [`complete`](Self::complete).
     fn abandon(&self, lease: &Lease) -> impl Future<Output = Result<LeaseEnd, StoreError>> + Send;
+
+    /// Lease mode: what this store does for transactions that it did not begin. `None` if a lease can only be
+    /// completed through the store itself.
+    fn foreign_transactions(&self) -> Option<&dyn ForeignTransactions> {
+        None
+    }
 
     /// Whether a call that was first claimed longer ago than `age` is in progress or in doubt.
     /// Records of the engine's own ([`CallInfo::INTERNAL`]) do not count.

@@ -210,7 +210,7 @@ pub async fn run_under_lease<S: Store, T: Server>(
     let schema = reader.schema;
     let reply = run::under_lease(rules, call, |call, attempt| {
         let server = server.detach();
-        call.attended(attempt, move |call| async move {
+        call.attended(attempt.under_schema(schema), move |call| async move {
             let handled = handled(handler(server, Call(call)).await);
             handled.classified(classify).under_schema(schema)
         })

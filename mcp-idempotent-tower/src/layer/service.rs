@@ -145,6 +145,7 @@ where
             Some(run) => run(rules, call, handler).await,
             None => {
                 run::under_lease(rules, call, move |call, attempt| {
+                    let attempt = attempt.under_schema(schema);
                     call.executed().attended(attempt, handler)
                 })
                 .await

@@ -5,7 +5,7 @@ use std::future::Future;
 use bytes::Bytes;
 use tracing::Instrument as _;
 
-use super::{end_on_drop::EndOnDrop, handle::LeaseHandle};
+use super::{elsewhere, end_on_drop::EndOnDrop, handle::LeaseHandle};
 use crate::{
     answer::{Answer, RotatedKey, left_in_doubt},
     engine::{
@@ -50,7 +50,7 @@ impl<S: Store> LeaseAttempt<S> {
     /// A handle with which the handler can inspect its lease, and act under it.
     #[must_use]
     pub fn handle(&self) -> LeaseHandle {
-        self.owned.handle()
+        self.owned.handle().recording(&self.lead)
     }
 
     /// Runs the handler in this task. A handler that holds a [transaction](LeaseHandle::begin) for
@@ -107,8 +107,13 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
 ) -> Answer {
     let kind = result.kind();
     owned.held.returned();
+    let mut is_elsewhere = false;
     let transaction = match owned.held.transaction().close() {
         Left::Nothing => None,
+        Left::Elsewhere => {
+            is_elsewhere = true;
+            None
+        }
         Left::Transaction(transaction) => Some(transaction),
         Left::StillHeld => {
             observed.note(Outcome::LeftInDoubt);
@@ -118,7 +123,7 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
             if owned.held.store.transaction_limit().is_some() {
                 drop(owned);
             } else {
-                owned.abandon().await;
+                let _ = owned.abandon().await;
             }
             return lead.refuse(refusal);
         }
@@ -129,6 +134,10 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
         LeasePlan::Release if owned.in_doubt => LeasePlan::InDoubt,
         plan => plan,
     };
+    if is_elsewhere {
+        // Boxed, because few tools do this.
+        return Box::pin(elsewhere::end(owned, lead, plan, result, observed)).await;
+    }
     // Only a success commits the handler's writes. An error is recorded without them.
     let transaction = match transaction {
         Some(transaction) if !kind.is_success() => {
@@ -136,7 +145,7 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
             // result says, the key is not free.
             if let Ended::EndedByHandler = transaction.end(End::RollBack).await {
                 observed.note(Outcome::LeftInDoubt);
-                owned.abandon().await;
+                let _ = owned.abandon().await;
                 return lead.refuse(refusal::ended_by_handler(owned.on_doubt));
             }
             None
@@ -159,7 +168,7 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
         },
         LeasePlan::Release => {
             let acted = !matches!(kind, ResultKind::NotExecuted | ResultKind::NotCalled);
-            owned.release(acted).await;
+            let _ = owned.release(acted).await;
             lead.end_guard(GuardEnd::Release { acted }).await;
             lead.end_without_record(result)
         }
@@ -172,7 +181,7 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
                 "a call is in doubt: its handler ended without telling whether it took effect"
             );
             observed.note(Outcome::LeftInDoubt);
-            owned.abandon().await;
+            let _ = owned.abandon().await;
             lead.end_guard(GuardEnd::Abandon).await;
             share_doubt(lead, &owned);
             Answer::LeftInDoubt(left_in_doubt(owned.on_doubt))
@@ -235,12 +244,12 @@ async fn complete_with<S: Store>(
         }
         Ended::Aborted(error) => {
             observed.note(Outcome::LeftInDoubt);
-            owned.abandon().await;
+            let _ = owned.abandon().await;
             lead.refuse(refusal::not_committed_after_acting(error, owned.on_doubt))
         }
         Ended::EndedByHandler => {
             observed.note(Outcome::LeftInDoubt);
-            owned.abandon().await;
+            let _ = owned.abandon().await;
             lead.refuse(refusal::ended_by_handler(owned.on_doubt))
         }
         // The commit may still be under way. Either it completes the lease, or the lease lapses

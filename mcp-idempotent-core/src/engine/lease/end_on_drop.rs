@@ -1,6 +1,6 @@
 //! Ends a lease on every way out.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
@@ -41,29 +41,31 @@ impl<S: Store> EndOnDrop<S> {
 
     /// Frees the key. If the handler ran (`acted`), or if there was an earlier attempt, the record stays
     /// for a time, because the next attempt needs its origin.
-    pub(super) async fn release(&mut self, acted: bool) {
+    pub(super) async fn release(&mut self, acted: bool) -> Result<LeaseEnd, StoreError> {
         self.held.end();
         let released = release(&self.held, acted, self.keep_origin).await;
         self.ended = true;
-        if let Err(error) = released {
+        if let Err(error) = &released {
             tracing::warn!(
-                error = &error as &dyn std::error::Error,
+                error = error as &dyn std::error::Error,
                 "a claim could not be released; its call will be in doubt when the lease ends"
             );
         }
+        released
     }
 
     /// Leaves the record in doubt.
-    pub(super) async fn abandon(&mut self) {
+    pub(super) async fn abandon(&mut self) -> Result<LeaseEnd, StoreError> {
         self.held.end();
         let abandoned = self.held.store.abandon(&self.held.lease).await;
         self.ended = true;
-        if let Err(error) = abandoned {
+        if let Err(error) = &abandoned {
             tracing::warn!(
-                error = &error as &dyn std::error::Error,
+                error = error as &dyn std::error::Error,
                 "the store could not be told that an attempt is in doubt; its lease will lapse"
             );
         }
+        abandoned
     }
 
     /// Records the result, if the attempt still has its lease.
@@ -72,31 +74,45 @@ impl<S: Store> EndOnDrop<S> {
         lead: &Lead,
         response: &Bytes,
     ) -> Result<LeaseEnd, StoreError> {
-        // Counted by the lease as it is now: the heartbeat may well extend the lease while no
-        // result can be recorded.
-        let bound = Instant::now() + self.held.left();
-        let mut pause = FIRST_PAUSE;
-        let ended = loop {
-            let completion = lead.completion(response);
-            let ended = self.held.store.complete(&self.held.lease, completion).await;
-            let left = bound.saturating_duration_since(Instant::now());
-            match ended {
-                // The result is known, and can only be stored while the lease lasts. Giving up
-                // would leave an operator with a problem that may solve itself in a moment.
-                Err(error) if error.is_transient() && !left.is_zero() => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "a result could not be recorded; trying again while the lease lasts"
-                    );
-                    sleep(pause.min(left)).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
-                ended => break ended,
-            }
-        };
+        let held = &self.held;
+        // The result is known, and can only be stored while the lease lasts. Giving up would leave an
+        // operator with a problem that may solve itself in a moment.
+        let ended = while_lease_lasts(held, "a result could not be recorded", || {
+            held.store.complete(&held.lease, lead.completion(response))
+        })
+        .await;
         // If only the guard is lost, the lease is still there, and is abandoned when it is dropped.
         self.ended = !matches!(ended, Ok(LeaseEnd::Fenced));
         ended
+    }
+}
+
+/// Asks again while the store fails and the lease lasts.
+pub(super) async fn while_lease_lasts<S: Store, T, F>(
+    held: &Held<Arc<S>>,
+    failed: &'static str,
+    mut ask: impl FnMut() -> F,
+) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    // Counted by the lease as it is now: the heartbeat may well extend the lease while the store fails.
+    let bound = Instant::now() + held.left();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let answer = ask().await;
+        let left = bound.saturating_duration_since(Instant::now());
+        match answer {
+            Err(error) if error.is_transient() && !left.is_zero() => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "{failed}; trying again while the lease lasts"
+                );
+                sleep(pause.min(left)).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            answer => return answer,
+        }
     }
 }
 

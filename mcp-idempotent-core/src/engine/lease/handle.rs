@@ -2,10 +2,19 @@
 
 use std::{fmt, sync::Arc};
 
+use bytes::Bytes;
+
 use super::held::{Held, NotCurrent};
 use crate::{
-    engine::late_transaction::BeginError, engine::lent::Borrowed, fingerprint::DownstreamKey,
-    store::TransactionStore,
+    engine::{
+        late_transaction::{BeginError, CompletionError},
+        lead::Lead,
+        lent::Borrowed,
+        plan,
+    },
+    fingerprint::DownstreamKey,
+    policy::Policy,
+    store::{Completion, CompletionStatement, TransactionStore},
 };
 
 /// What a handler in lease mode can find out about its attempt, and do with it. Cheap to clone. A
@@ -13,11 +22,36 @@ use crate::{
 #[derive(Clone)]
 pub struct LeaseHandle {
     held: Arc<Held>,
+    /// How the attempt's own result is recorded. `None` while the call is only verified.
+    recording: Option<Recording>,
+}
+
+/// What a completion needs beside the result.
+#[derive(Clone)]
+struct Recording {
+    policy: Arc<Policy>,
+    /// Without a result.
+    completion: Completion,
 }
 
 impl LeaseHandle {
     pub(super) const fn new(held: Arc<Held>) -> Self {
-        Self { held }
+        Self {
+            held,
+            recording: None,
+        }
+    }
+
+    /// The same handle for the handler, which can complete its attempt.
+    pub(super) fn recording(self, lead: &Lead) -> Self {
+        let recording = Recording {
+            policy: Arc::clone(&lead.policy),
+            completion: lead.completion(&Bytes::new()),
+        };
+        Self {
+            recording: Some(recording),
+            ..self
+        }
     }
 
     /// A key for a call to another system. It is the same for every attempt at this call and
@@ -70,6 +104,33 @@ impl LeaseHandle {
             return Err(BeginError::Ended);
         }
         held.transaction().begin(&store, &held.call).await
+    }
+
+    /// The statement that completes this attempt with `response`, to be run in a transaction of another
+    /// driver on the store's database, as its last statement. The handler's effect, the result and the end
+    /// of the lease then commit together or not at all. `response` must be what
+    /// [`HandlerResult::encode`](crate::HandlerResult::encode) returns for the handler's result.
+    ///
+    /// Only one statement of an attempt can take effect, no matter how many it asks for. From now on the
+    /// store decides what became of the attempt: [`LeaseAttempt::finish`](crate::LeaseAttempt::finish) looks
+    /// there, and does not record a result of its own unless it is an error's.
+    ///
+    /// # Errors
+    ///
+    /// [`CompletionError`]. Nothing was changed.
+    pub fn completion(&self, response: &Bytes) -> Result<CompletionStatement, CompletionError> {
+        let held = &self.held;
+        let (Some(foreign), Some(recording)) = (held.store.foreign_transactions(), &self.recording)
+        else {
+            return Err(CompletionError::NotSupported);
+        };
+        if held.is_lost() {
+            return Err(CompletionError::Ended);
+        }
+        held.transaction().complete_elsewhere()?;
+        let mut completion = recording.completion.clone();
+        completion.response = plan::kept(&recording.policy, response);
+        Ok(foreign.completion(&held.lease, completion))
     }
 
     /// Resolves when the lease is lost while the attempt is running, and never otherwise.

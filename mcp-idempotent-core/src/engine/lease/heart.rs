@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::held::{Held, NotCurrent};
+use super::held::{Held, NotCurrent, Renewed};
 use crate::{engine::lent::lock, telemetry};
 
 /// How many times the leases are checked within the shortest of their heartbeats.
@@ -178,15 +178,28 @@ impl Drop for Renewing {
 async fn renew(renewing: Renewing) {
     let held = &renewing.0;
     let mut pause = FIRST_PAUSE;
+    // A transaction that completes the lease holds the record, so the lease cannot be lost meanwhile.
+    let mut is_locked = false;
     while !held.is_over() {
         // The handler may have renewed it in the meantime.
         let left = held.left();
-        if left.is_zero() {
+        if left.is_zero() && !is_locked {
             held.lose("it could not be renewed in time");
             return;
         }
-        match timeout((left / 2).max(SHORTEST_TRY).min(left), held.renew()).await {
-            Ok(Ok(()) | Err(NotCurrent::Fenced)) => return,
+        let bound = if is_locked {
+            SHORTEST_TRY
+        } else {
+            (left / 2).max(SHORTEST_TRY).min(left)
+        };
+        let renewed = timeout(bound, held.renew()).await;
+        is_locked = matches!(renewed, Ok(Ok(Renewed::Locked)));
+        match renewed {
+            Ok(Ok(Renewed::Extended) | Err(NotCurrent::Fenced | NotCurrent::Completed)) => return,
+            Ok(Ok(Renewed::Locked)) => {
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
             Ok(Err(NotCurrent::Unconfirmed(error))) => {
                 held.count(telemetry::renewal_failed);
                 tracing::warn!(

@@ -20,7 +20,10 @@ use crate::{
     engine::{late_transaction::LateTransaction, lent::lock},
     fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
     scope::Application,
-    store::{CallInfo, Claim, Lease, LeaseEnd, Store, StoreError, StoreErrorKind},
+    store::{
+        CallInfo, Claim, ForeignRenewal, ForeignTransactions, Lease, LeaseEnd, Store, StoreError,
+        StoreErrorKind,
+    },
     telemetry,
 };
 
@@ -35,6 +38,9 @@ pub enum NotCurrent {
     /// The lease is lost: it lapsed, an operator resolved the record, or another attempt took over.
     /// What the handler does from now on is not recorded, and may be done twice.
     Fenced,
+    /// The attempt has committed its completion in a transaction of another driver, and with that its
+    /// lease has ended.
+    Completed,
     /// The store could not be queried in time.
     Unconfirmed(StoreError),
 }
@@ -45,6 +51,7 @@ impl fmt::Display for NotCurrent {
             Self::Fenced => {
                 "the call has lost its lease; another attempt or an operator may have it"
             }
+            Self::Completed => "the call is completed, so it no longer has its lease",
             Self::Unconfirmed(_) => "the store could not confirm that the call still has its lease",
         })
     }
@@ -53,7 +60,7 @@ impl fmt::Display for NotCurrent {
 impl std::error::Error for NotCurrent {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Fenced => None,
+            Self::Fenced | Self::Completed => None,
             Self::Unconfirmed(error) => Some(error),
         }
     }
@@ -86,6 +93,8 @@ pub(in crate::engine) trait LeaseStore: Send + Sync {
     /// Whether an open transaction blocks all other writes.
     fn is_blocked_by_transactions(&self) -> bool;
 
+    fn foreign_transactions(&self) -> Option<&dyn ForeignTransactions>;
+
     /// An `Arc` of the store.
     fn any(&self) -> Box<dyn Any>;
 }
@@ -103,9 +112,22 @@ impl<S: Store> LeaseStore for Arc<S> {
         self.transaction_limit().is_some()
     }
 
+    fn foreign_transactions(&self) -> Option<&dyn ForeignTransactions> {
+        S::foreign_transactions(self)
+    }
+
     fn any(&self) -> Box<dyn Any> {
         Box::new(Self::clone(self))
     }
+}
+
+/// How a renewal ended, if the lease is not lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Renewed {
+    Extended,
+    /// A transaction of another driver has locked the record, probably to complete it. Until it ends,
+    /// nobody can take the record over.
+    Locked,
 }
 
 /// How far an attempt has got. Its lease and its guard share this: if one of them is lost, so is the
@@ -183,18 +205,22 @@ impl<S: LeaseStore + ?Sized> Held<S> {
             if self.is_lost() || self.has_returned() {
                 return Err(NotCurrent::Fenced);
             }
+            if self.ended.load(Ordering::Acquire) {
+                return Err(NotCurrent::Completed);
+            }
             // A renewal would wait for the very handler that asks. The commit of the open transaction is
             // guarded anyway.
             if self.store.is_blocked_by_transactions() && self.transaction().is_open() {
                 return Ok(());
             }
             let bound = Instant::now() + self.left().max(SHORTEST_ANSWER);
-            timeout_at(bound, self.renew()).await.unwrap_or_else(|_| {
+            let renewed = timeout_at(bound, self.renew()).await.unwrap_or_else(|_| {
                 Err(NotCurrent::Unconfirmed(StoreError::new(
                     StoreErrorKind::Unavailable,
                     "the store did not answer before the lease ended",
                 )))
-            })?;
+            });
+            renewed?;
             match &self.guard {
                 Some(guard) => guard.renew_now().await,
                 None => Ok(()),
@@ -203,18 +229,44 @@ impl<S: LeaseStore + ?Sized> Held<S> {
     }
 
     /// Asks the store to extend the lease to its full length from now.
-    pub(super) async fn renew(&self) -> Result<(), NotCurrent> {
+    pub(super) async fn renew(&self) -> Result<Renewed, NotCurrent> {
         let asked = Instant::now();
-        match self.store.renew(&self.lease, self.terms.lease).await {
-            Ok(LeaseEnd::Done(_)) => {
-                self.renewed(asked);
-                Ok(())
+        let renewed = match self.store.foreign_transactions() {
+            Some(foreign) if self.transaction().is_elsewhere() => {
+                foreign.renew(&self.lease, self.terms.lease).await
             }
-            Ok(LeaseEnd::Fenced) => {
+            _ => match self.store.renew(&self.lease, self.terms.lease).await {
+                Ok(LeaseEnd::Done(_)) => Ok(ForeignRenewal::Extended),
+                Ok(LeaseEnd::Fenced) => self.fenced_or_completed().await,
+                Err(error) => Err(error),
+            },
+        };
+        match renewed {
+            Ok(ForeignRenewal::Extended) => {
+                self.renewed(asked);
+                Ok(Renewed::Extended)
+            }
+            Ok(ForeignRenewal::Locked) => Ok(Renewed::Locked),
+            Ok(ForeignRenewal::Completed) => {
+                self.ended.store(true, Ordering::Release);
+                Err(NotCurrent::Completed)
+            }
+            Ok(ForeignRenewal::Fenced) => {
                 self.lose("the store says that it is not current");
                 Err(NotCurrent::Fenced)
             }
             Err(error) => Err(NotCurrent::Unconfirmed(error)),
+        }
+    }
+
+    /// The completion may have been handed out, and committed, while the renewal was on its way.
+    async fn fenced_or_completed(&self) -> Result<ForeignRenewal, StoreError> {
+        match self.store.foreign_transactions() {
+            Some(foreign) if self.transaction().is_elsewhere() => {
+                let completed = foreign.completed(&self.lease).await?;
+                Ok(completed.map_or(ForeignRenewal::Fenced, |_| ForeignRenewal::Completed))
+            }
+            _ => Ok(ForeignRenewal::Fenced),
         }
     }
 
@@ -307,7 +359,7 @@ impl<S: LeaseStore + ?Sized> Held<S> {
         // The handler's transaction will complete the record. Above READ COMMITTED a renewal in
         // between makes it fail, and in SQLite the renewal would be blocked. Such a transaction is
         // short, so the renewal is postponed as long as possible.
-        if self.transaction().is_open() {
+        if self.transaction().is_open() || self.transaction().is_elsewhere() {
             due.max(ends - self.terms.lease / 4)
         } else {
             due

@@ -3,7 +3,8 @@
 //!
 //! Two types stand for a lease: `Held` (`held`) in the engine, and [`LeaseHandle`] (`handle`) in the
 //! handler. `begin` claims, or takes over a call in doubt. `heart` renews the lease, and `end` records
-//! the result. `end_on_drop` ends a lease whose attempt got lost on the way.
+//! the result, or finds out what became of one that a transaction of another driver was to record (`elsewhere`).
+//! `end_on_drop` ends a lease whose attempt got lost on the way.
 //!
 //! # When a lease lapses
 //!
@@ -19,6 +20,7 @@
 //! - *An operator* may resolve the record (`operator`, in the engine).
 
 mod begin;
+mod elsewhere;
 mod end;
 mod end_on_drop;
 mod handle;

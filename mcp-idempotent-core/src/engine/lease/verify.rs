@@ -110,7 +110,7 @@ pub(super) async fn verify<S: Store>(
                 }
                 return Verified::Run(owned, lead);
             }
-            Err(NotCurrent::Fenced) => {
+            Err(NotCurrent::Fenced | NotCurrent::Completed) => {
                 observed.note(Outcome::Fenced);
                 return Verified::Answer(lead.refuse(refusal::still_in_doubt()));
             }
@@ -126,7 +126,7 @@ pub(super) async fn verify<S: Store>(
         Verdict::Unknown => None,
     };
     let Some(response) = response else {
-        owned.abandon().await;
+        let _ = owned.abandon().await;
         share_doubt(*lead, &owned);
         return Verified::Answer(refusal::still_in_doubt().into());
     };

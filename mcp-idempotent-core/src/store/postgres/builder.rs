@@ -262,6 +262,12 @@ impl PostgresStoreBuilder {
             savepoint: &savepoint(),
             idle_timeout: self.idle_timeout,
             lock_timeout: self.lock_timeout,
+            // With asynchronous completions the session's own setting decides.
+            completion_clock: if self.asynchronous_completions {
+                "{clock}"
+            } else {
+                "{durable_clock}"
+            },
         };
         PostgresStore {
             inner: Arc::new(Inner {

@@ -31,8 +31,18 @@ pub(super) async fn renew(
     lease: &Lease,
     period: Duration,
 ) -> Result<LeaseEnd, StoreError> {
+    renew_by(store, lease, period, None).await
+}
+
+/// Renews after the step `before`, in its transaction.
+pub(super) async fn renew_by(
+    store: &PostgresStore,
+    lease: &Lease,
+    period: Duration,
+    before: Option<Step>,
+) -> Result<LeaseEnd, StoreError> {
     let period = [Argument::interval(period)];
-    let renew = |tries| change(tries, lease, None, Step::Renew, &period);
+    let renew = |tries| change(tries, lease, [before, None], Step::Renew, &period);
     let reserved = &store.inner.reserved;
     match renew(Tries::reserved(store, CHANGING)).await {
         Ok(LeaseEnd::Done(at)) => {
@@ -54,15 +64,15 @@ pub(super) async fn complete(
     // A caller is answered with this result: it must be there after a crash of the server. The
     // statements see to that.
     let leisure = store.inner.asynchronous_completions;
-    let durability = leisure.then_some(Step::AtLeisure);
+    let around = [None, leisure.then_some(Step::AtLeisure)];
     let tries = Tries::new(store, CHANGING);
     let result = Argument::completion(completion);
     match &completion.guard {
-        None => change(tries, lease, durability, Step::Complete, &result).await,
+        None => change(tries, lease, around, Step::Complete, &result).await,
         Some(guard) => {
             let kept = [Argument::interval(completion.retention_of_guard())];
             let both = [&result[..], &Argument::attempt(guard), &kept].concat();
-            change(tries, lease, durability, Step::CompleteBoth, &both).await
+            change(tries, lease, around, Step::CompleteBoth, &both).await
         }
     }
 }
@@ -74,15 +84,22 @@ pub(super) async fn release(
 ) -> Result<LeaseEnd, StoreError> {
     let tries = Tries::new(store, CHANGING);
     if keep_origin.is_zero() {
-        return change(tries, lease, None, Step::Release, &[]).await;
+        return change(tries, lease, [None; 2], Step::Release, &[]).await;
     }
     let kept = [Argument::interval(keep_origin)];
-    change(tries, lease, None, Step::Keep, &kept).await
+    change(tries, lease, [None; 2], Step::Keep, &kept).await
 }
 
 pub(super) async fn abandon(store: &PostgresStore, lease: &Lease) -> Result<LeaseEnd, StoreError> {
     let tries = Tries::new(store, CHANGING);
-    change(tries, lease, Some(Step::AtLeisure), Step::Abandon, &[]).await
+    change(
+        tries,
+        lease,
+        [None, Some(Step::AtLeisure)],
+        Step::Abandon,
+        &[],
+    )
+    .await
 }
 
 /// Looks through the whole table. It is asked only while a secret is being replaced.
@@ -104,23 +121,28 @@ pub(super) async fn has_unsettled(
     found.map_err(|error| tries.failed(error))
 }
 
-/// Runs one guarded statement: it changes a row under the row's own token, or not at all. If the
-/// answer is lost, it asks again. A release that keeps nothing is an exception: it looks like a
-/// removal by somebody else, so it then counts as fenced.
+/// Runs one guarded statement, with a step before and after it: it changes a row under the row's own
+/// token, or not at all. If the answer is lost, it asks again. A release that keeps nothing is an
+/// exception: it looks like a removal by somebody else, so it then counts as fenced.
 async fn change(
     mut tries: Tries<'_>,
     lease: &Lease,
-    durability: Option<Step>,
+    [before, after]: [Option<Step>; 2],
     step: Step,
     rest: &[Argument<'_>],
 ) -> Result<LeaseEnd, StoreError> {
     let session = tries.session().await?;
     let arguments = [&Argument::attempt(lease), rest].concat();
     let changed = tries.run(session, Purpose::Commit, |batch, _| {
-        let changed = batch.begin_short().call(step, &arguments);
+        let begun = batch.begin_short();
+        let begun = match before {
+            Some(before) => begun.call(before, &arguments[..2]),
+            None => begun,
+        };
+        let changed = begun.call(step, &arguments);
         // The last word before the COMMIT counts.
-        let changed = match durability {
-            Some(durability) => changed.steps([durability]),
+        let changed = match after {
+            Some(after) => changed.steps([after]),
             None => changed,
         };
         changed.steps([Step::Commit])

@@ -77,6 +77,15 @@
 //! [`PostgresStore::INLINE_RESULT_BYTES`], and every result in lease mode. They are logged by a
 //! server that logs statements, and by sqlx at its debug level.
 //!
+//! # A transaction of another driver
+//!
+//! [`ForeignTransactions::completion`](crate::store::ForeignTransactions::completion) gives the statement that
+//! completes a lease to whoever has a transaction on this database: tokio-postgres, diesel-async, another
+//! version of sqlx. The role that runs it needs the grants above. It makes the transaction commit durably, like
+//! every completion, unless the store has
+//! [asynchronous completions](PostgresStoreBuilder::with_asynchronous_completions). Above READ COMMITTED, the
+//! next heading holds for it, too: the statement then fails with a serialization failure.
+//!
 //! # A transaction under a lease
 //!
 //! A lease that is completed together with a transaction ([`End::Complete`]) is guarded by one
@@ -95,6 +104,7 @@ mod builder;
 mod claim_lease;
 mod claim_transaction;
 mod connection;
+mod elsewhere;
 mod end;
 mod error;
 mod fate;
@@ -104,6 +114,7 @@ mod lock;
 mod look_up;
 mod operator;
 mod own;
+mod pieces;
 #[cfg(test)]
 mod qualified;
 mod recover;
@@ -128,8 +139,8 @@ pub use self::{
     store::{Isolation, OnBegin, PostgresStore},
 };
 use super::{
-    CallInfo, Claim, Claimed, Completion, End, Ended, Inspected, Lease, LeaseEnd, Reach, Store,
-    StoreError, TransactionStore,
+    CallInfo, Claim, Claimed, Completion, End, Ended, ForeignTransactions, Inspected, Lease,
+    LeaseEnd, Reach, Store, StoreError, TransactionStore,
 };
 use crate::record::Record;
 
@@ -172,6 +183,10 @@ impl Store for PostgresStore {
 
     async fn abandon(&self, lease: &Lease) -> Result<LeaseEnd, StoreError> {
         lease::abandon(self, lease).await
+    }
+
+    fn foreign_transactions(&self) -> Option<&dyn ForeignTransactions> {
+        Some(self)
     }
 
     async fn has_unsettled(&self, age: Duration) -> Result<bool, StoreError> {

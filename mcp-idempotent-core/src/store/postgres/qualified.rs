@@ -109,7 +109,7 @@ fn unqualified(sql: &str) -> Vec<String> {
                 is_qualified || is_among(KEYWORDS, token) || matches!(before(1), "AS" | "PREPARE")
             }
             _ if matches!(before(1), "FROM" | "JOIN" | "INTO") => {
-                matches!(token, "(" | "'" | "PG_CATALOG" | "DONE" | "HELD")
+                matches!(token, "(" | "'" | "PG_CATALOG" | "ASKED" | "DONE" | "HELD")
             }
             _ => true,
         };
@@ -129,6 +129,7 @@ fn our_sql_leaves_nothing_to_the_search_path() {
         savepoint: "p",
         idle_timeout: Duration::ZERO,
         lock_timeout: Duration::ZERO,
+        completion_clock: "{durable_clock}",
     });
     let fill = |text: &str| statements.fill(text);
     let texts = statements

@@ -9,7 +9,10 @@ use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use sha2::{Digest, Sha256};
 
-use super::literal::{Argument, hex};
+use super::{
+    literal::{Argument, hex},
+    pieces::{ARRIVAL, PARTS, SHORT},
+};
 
 macro_rules! text {
     (Control $text:literal) => {
@@ -73,6 +76,10 @@ steps! {
     InFull {
         DoubtBound = "doubt_bound",
         CompleteBoth = "complete_both",
+        CompleteElsewhere = "complete_elsewhere",
+        CompleteNowhere = "complete_nowhere",
+        CompletedElsewhere = "completed_elsewhere",
+        TryRow = "try_row",
         Durably = "durably",
         EndedAs = "ended_as",
         CompletedAs = "completed_as",
@@ -122,67 +129,6 @@ steps! {
     }
 }
 
-macro_rules! part {
-    ($file:literal) => {
-        include_str!(concat!("sql/part/", $file, ".sql"))
-    };
-}
-
-/// Pieces of statements. `{now}` is the time with which a piece compares. A piece may contain
-/// pieces that come later in this list.
-const PARTS: &[(&str, &str, &str)] = &[
-    ("{set_up}", part!("set_up"), ""),
-    ("{try_locks}", part!("try_locks"), ""),
-    ("{status}", part!("status"), ""),
-    ("{record}", part!("record"), ""),
-    ("{guard}", part!("guard"), ""),
-    ("{resolvable}", part!("resolvable"), ""),
-    ("{resolved}", part!("resolved"), ""),
-    ("{clock}", part!("clock"), ""),
-    ("{durable_clock}", part!("durable_clock"), ""),
-    ("{durable}", part!("durable"), ""),
-    ("{drawn}", part!("drawn"), ""),
-    ("{token}", part!("token"), ""),
-    ("{is_past_on_arrival}", part!("is_past"), ARRIVAL),
-    ("{is_past_by_now}", part!("is_past"), NOW),
-    ("{is_in_doubt_by_now}", part!("is_in_doubt"), NOW),
-    ("{is_in_doubt_by_clock}", part!("is_in_doubt"), "clock.now"),
-    ("{in_doubt_until}", part!("in_doubt_until"), ""),
-];
-
-/// Abbreviations in the texts. Nothing in them may be looked up by the session's search path, where
-/// anybody's operator with the right types would win. That includes what Postgres looks up by
-/// itself: the `=` in `IN` and in `CASE x WHEN`, for instance. All such operators have one
-/// precedence, so the texts use parentheses. Operands have exactly the operator's types, so no cast
-/// is looked up either.
-const SHORT: &[(&str, &str)] = &[
-    (
-        "{microseconds}",
-        "::double precision {*} interval '1 microsecond'",
-    ),
-    ("{tool}", "pg_catalog.split_part(labels, E'\\n', 1)"),
-    ("{application}", "pg_catalog.split_part(labels, E'\\n', 2)"),
-    ("{scope}", "pg_catalog.split_part(labels, E'\\n', 3)"),
-    ("{key_prefix}", "pg_catalog.split_part(labels, E'\\n', 4)"),
-    ("{created_at}", "coalesce(created_at, completed_at)"),
-    ("{=}", "OPERATOR(pg_catalog.=)"),
-    ("{<>}", "OPERATOR(pg_catalog.<>)"),
-    ("{<}", "OPERATOR(pg_catalog.<)"),
-    ("{<=}", "OPERATOR(pg_catalog.<=)"),
-    ("{>}", "OPERATOR(pg_catalog.>)"),
-    ("{+}", "OPERATOR(pg_catalog.+)"),
-    ("{-}", "OPERATOR(pg_catalog.-)"),
-    ("{*}", "OPERATOR(pg_catalog.*)"),
-    ("{/}", "OPERATOR(pg_catalog./)"),
-    ("{|}", "OPERATOR(pg_catalog.|)"),
-    ("{&}", "OPERATOR(pg_catalog.&)"),
-    ("{<<}", "OPERATOR(pg_catalog.<<)"),
-];
-
-/// When the message reached the server, read once per statement, even late in a long transaction.
-const ARRIVAL: &str = "pg_catalog.statement_timestamp()";
-const NOW: &str = "pg_catalog.clock_timestamp()";
-
 /// The values that are written into the texts when a store is built.
 #[derive(Debug)]
 pub(super) struct Values<'a> {
@@ -192,6 +138,8 @@ pub(super) struct Values<'a> {
     pub(super) savepoint: &'a str,
     pub(super) idle_timeout: Duration,
     pub(super) lock_timeout: Duration,
+    /// The clock of a completion that shares its transaction with an author's writes.
+    pub(super) completion_clock: &'a str,
 }
 
 /// A statement with numbered parameters.
@@ -224,6 +172,7 @@ impl Statements {
             .iter()
             .map(|&(name, part, now)| (name, bare(part).replace("{now}", now)));
         let short = SHORT.iter().map(|&(name, text)| (name, text.to_owned()));
+        let own = [("{completion_clock}", values.completion_clock.to_owned())];
         let rest = [
             ("{arrival}", ARRIVAL.to_owned()),
             ("{records}", format!("{schema}.records")),
@@ -241,7 +190,9 @@ impl Statements {
         let mut statements = Self {
             all: Vec::new(),
             prefix: String::new(),
-            fills: parts.chain(rest).chain(short).collect(),
+            fills: (own.into_iter().chain(parts).chain(rest))
+                .chain(short)
+                .collect(),
         };
         for &(kind, name, source) in SOURCES {
             let text = statements.fill(&bare(source));
@@ -375,6 +326,7 @@ mod tests {
             savepoint: "p",
             idle_timeout: Duration::ZERO,
             lock_timeout: Duration::ZERO,
+            completion_clock: "{clock}",
         });
         for Statement {
             kind,

@@ -8,6 +8,7 @@ mod completing;
 #[cfg(feature = "testing")]
 mod conformance;
 pub(crate) mod database;
+mod elsewhere;
 mod endings;
 mod failover;
 mod faults;

@@ -3,12 +3,15 @@
 use std::{fmt, future::Future, sync::Arc};
 
 use mcp_idempotent_core::{
-    Action, BeginError, CommitOutcome, DownstreamKey, ErrorKind, LeaseHandle, Lent, NotCurrent,
-    Refusal, TransactionStore,
+    Action, BeginError, CommitOutcome, CompletionStatement, DownstreamKey, ErrorKind,
+    HandlerResult as _, LeaseHandle, Lent, NotCurrent, Refusal, ResultKind, TransactionStore,
 };
 use rmcp::{
     ErrorData,
-    handler::server::common::{AsRequestContext, FromContextPart},
+    handler::server::{
+        common::{AsRequestContext, FromContextPart},
+        tool::IntoCallToolResult,
+    },
     model::Extensions,
 };
 use tokio_util::sync::CancellationToken;
@@ -17,7 +20,7 @@ use super::{
     tx::{self, Tx},
     unprotected::Unleased,
 };
-use crate::call::{provenance, refusal};
+use crate::call::{provenance, refusal, result::Handled, schema::SchemaHash};
 
 tokio::task_local! {
     /// The attempt of the call that this task runs.
@@ -58,7 +61,11 @@ tokio::task_local! {
 /// # async fn post_refund(charge: &str, key: &str) -> Result<String, ErrorData> { Ok(format!("{charge} {key}")) }
 /// ```
 #[derive(Clone)]
-pub struct Attempt(Kind);
+pub struct Attempt {
+    kind: Kind,
+    /// The tool's output schema, which is stored with its result.
+    schema: Option<SchemaHash>,
+}
 
 #[derive(Clone)]
 enum Kind {
@@ -69,11 +76,22 @@ enum Kind {
 
 impl Attempt {
     pub(in crate::call) const fn leased(handle: LeaseHandle) -> Self {
-        Self(Kind::Leased(handle))
+        Self {
+            kind: Kind::Leased(handle),
+            schema: None,
+        }
     }
 
     pub(in crate::call) const fn unleased(unleased: Arc<Unleased>) -> Self {
-        Self(Kind::Unleased(unleased))
+        Self {
+            kind: Kind::Unleased(unleased),
+            schema: None,
+        }
+    }
+
+    /// The attempt of a tool with this output schema.
+    pub(crate) fn under_schema(self, schema: Option<SchemaHash>) -> Self {
+        Self { schema, ..self }
     }
 
     /// The attempt of the call that this task runs, for tools without extractors.
@@ -90,7 +108,7 @@ impl Attempt {
     /// to you, but must not change while calls are in progress or in doubt.
     #[must_use]
     pub fn downstream_key(&self, step: &str) -> DownstreamKey {
-        match &self.0 {
+        match &self.kind {
             Kind::Leased(handle) => handle.downstream_key(step),
             Kind::Unleased(unleased) => unleased.downstream_key(step),
         }
@@ -109,7 +127,7 @@ impl Attempt {
     /// The lease is lost, or the store could not be queried. Do not make the outside call. If the handler
     /// has made none so far, mark the error with [`NotExecuted`](crate::NotExecuted).
     pub async fn ensure_current(&self) -> Result<(), ErrorData> {
-        let Kind::Leased(handle) = &self.0 else {
+        let Kind::Leased(handle) = &self.kind else {
             return Ok(());
         };
         handle.ensure_current().await.map_err(|error| {
@@ -118,6 +136,13 @@ impl Attempt {
                 "a handler could not confirm its lease"
             );
             refused(&match error {
+                NotCurrent::Completed => Refusal::new(
+                    ErrorKind::OutcomeUnknown,
+                    CommitOutcome::Committed,
+                    Action::RetrySameKey,
+                    "The call has committed its result, so it no longer has its lease. Send the same call \
+                     with the same key again to get that result.",
+                ),
                 NotCurrent::Fenced => Refusal::new(
                     ErrorKind::OutcomeUnknown,
                     CommitOutcome::Unknown,
@@ -148,7 +173,7 @@ impl Attempt {
     /// The lease is lost or belongs to another store, the transaction has been begun already, or the store
     /// failed. Nothing was written; the outside call may have been made.
     pub async fn begin<S: TransactionStore>(&self) -> Result<Tx<S>, ErrorData> {
-        let begun = match &self.0 {
+        let begun = match &self.kind {
             Kind::Leased(handle) => handle.begin().await,
             Kind::Unleased(unleased) => unleased.begin().await,
         };
@@ -171,9 +196,71 @@ impl Attempt {
         })
     }
 
+    /// The statement that completes this attempt, for a tool that writes through another driver (tokio-postgres,
+    /// diesel-async, another version of sqlx). Run it in the transaction that has the effect, on the store's
+    /// database, as the last statement before the commit. Effect, result and record then commit together or
+    /// not at all. If the attempt has lost its lease, the statement fails, and nothing can be committed.
+    ///
+    /// ```no_run
+    /// # use mcp_idempotent_tower::Attempt;
+    /// # use rmcp::ErrorData;
+    /// # async fn charge(attempt: Attempt, mut client: sqlx::PgConnection) -> Result<String, Box<dyn std::error::Error>> {
+    /// # use sqlx::Connection as _;
+    /// let mut tx = client.begin().await?;
+    /// sqlx::query("INSERT INTO charges DEFAULT VALUES").execute(&mut *tx).await?;
+    /// let charged = "charged".to_owned();
+    /// let completion = attempt.completion(charged.clone())?;
+    /// sqlx::query(sqlx::AssertSqlSafe(completion.sql().to_owned()))
+    ///     .bind(completion.attempt())
+    ///     .bind(completion.result())
+    ///     .execute(&mut *tx)
+    ///     .await?;
+    /// tx.commit().await?;
+    /// Ok(charged)
+    /// # }
+    /// ```
+    ///
+    /// `result` must be what the tool returns afterwards, including an `isError` of its own. From now on the
+    /// committed record decides, not what the tool returns:
+    ///
+    /// - The record was committed: every caller gets its result, even if the tool then returns another one or
+    ///   fails (its connection broke during the commit, for instance).
+    /// - It was not, and the tool returns an error: `on_error` decides, as always.
+    /// - It was not, and the tool returns a success: the call is in doubt, because the tool may have committed
+    ///   its effect without the statement.
+    ///
+    /// A tool may ask again, for another try at its transaction; only one can commit. In an unprotected call
+    /// the statement changes nothing.
+    ///
+    /// Since a transaction of an attempt that was fenced cannot commit, a tool without any other effect is safe
+    /// under `on_error = release, on_doubt = rerun`.
+    ///
+    /// # Errors
+    ///
+    /// The store is not a [`PostgresStore`](crate::PostgresStore), the lease is lost, [`begin`](Self::begin) was
+    /// called before, or `result` is an error or not final. Nothing was changed.
+    pub fn completion(
+        &self,
+        result: impl IntoCallToolResult,
+    ) -> Result<CompletionStatement, ErrorData> {
+        let result = Handled::by_author(Ok(result.into_call_tool_result()?));
+        if !(result.kind.is_success() || result.kind == ResultKind::ErrorResult) {
+            return Err(no_completion(&"its result is not final"));
+        }
+        let response = result
+            .under_schema(self.schema)
+            .encode()
+            .map_err(|error| no_completion(&error))?;
+        match &self.kind {
+            Kind::Leased(handle) => handle.completion(&response),
+            Kind::Unleased(unleased) => unleased.completion(),
+        }
+        .map_err(|error| no_completion(&error))
+    }
+
     /// Completes when the lease is lost while the attempt runs, and never otherwise.
     pub async fn lost(&self) {
-        match &self.0 {
+        match &self.kind {
             Kind::Leased(handle) => handle.lost().await,
             Kind::Unleased(_) => std::future::pending().await,
         }
@@ -183,13 +270,13 @@ impl Attempt {
     /// ([`ensure_current`](Self::ensure_current) does).
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        matches!(&self.0, Kind::Leased(handle) if handle.is_lost())
+        matches!(&self.kind, Kind::Leased(handle) if handle.is_lost())
     }
 
     /// Which attempt this is; the first is 1.
     #[must_use]
     pub fn number(&self) -> u32 {
-        match &self.0 {
+        match &self.kind {
             Kind::Leased(handle) => handle.number(),
             Kind::Unleased(_) => 1,
         }
@@ -199,7 +286,7 @@ impl Attempt {
     /// compares tokens can refuse a late attempt. `None` in an unprotected call.
     #[must_use]
     pub fn token(&self) -> Option<i64> {
-        match &self.0 {
+        match &self.kind {
             Kind::Leased(handle) => Some(handle.token()),
             Kind::Unleased(_) => None,
         }
@@ -207,7 +294,7 @@ impl Attempt {
 
     /// Resolves when the handler should stop: its lease is lost, or its transaction will not commit.
     async fn told_to_stop(&self) {
-        match &self.0 {
+        match &self.kind {
             Kind::Leased(handle) => handle.told_to_stop().await,
             Kind::Unleased(unleased) => unleased.told_to_stop().await,
         }
@@ -258,6 +345,16 @@ impl<C: AsRequestContext> FromContextPart<C> for Attempt {
         let extensions = &context.as_request_context().extensions;
         extensions.get::<Self>().cloned().ok_or_else(none_running)
     }
+}
+
+fn no_completion(why: &dyn fmt::Display) -> ErrorData {
+    tracing::error!(%why, "a handler could not get its completion");
+    refused(&Refusal::new(
+        ErrorKind::Misconfigured,
+        CommitOutcome::Unknown,
+        Action::RetrySameKey,
+        format!("The call could not be completed in the tool's own transaction: {why}."),
+    ))
 }
 
 fn none_running() -> ErrorData {

@@ -10,8 +10,9 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
-    Answer, BeginError, Borrowed, CallInfo, DownstreamKey, HandlerResult, Interrupted, OnDoubt,
-    Policy, Refusal, ResultKind, Store, StoreError, TransactionStore,
+    Answer, BeginError, Borrowed, CallInfo, CompletionError, CompletionStatement, DownstreamKey,
+    HandlerResult, Interrupted, OnDoubt, Policy, Refusal, ResultKind, Store, StoreError,
+    TransactionStore,
     engine::{LateTransaction, Left, Stop, TimeLimit, bounded, commits},
     fingerprint::DownstreamSeed,
     refusal,
@@ -185,6 +186,8 @@ pub(in crate::call) struct Unleased {
     store: Mutex<Box<dyn Any + Send>>,
     call: CallInfo,
     transaction: LateTransaction,
+    /// What a handler runs instead of a completion, if the store has one.
+    no_completion: Option<CompletionStatement>,
 }
 
 /// Nothing can be begun under it once this is dropped.
@@ -203,6 +206,9 @@ impl Unleased {
             store: Mutex::new(Box::new(Arc::clone(store))),
             call,
             transaction: LateTransaction::default(),
+            no_completion: store
+                .foreign_transactions()
+                .map(|foreign| foreign.no_completion()),
         })
     }
 
@@ -232,10 +238,19 @@ impl Unleased {
         self.transaction.begin(&store, &self.call).await
     }
 
+    /// A statement that changes nothing.
+    pub(in crate::call) fn completion(&self) -> Result<CompletionStatement, CompletionError> {
+        let nothing = self.no_completion.clone();
+        let nothing = nothing.ok_or(CompletionError::NotSupported)?;
+        self.transaction.complete_elsewhere()?;
+        Ok(nothing)
+    }
+
     /// Ends the handler's transaction: it commits if the handler succeeded.
     async fn end(&self, kind: ResultKind) -> Option<Refusal> {
         match self.transaction.close() {
-            Left::Nothing => None,
+            // Whoever completes nothing decides alone what is committed.
+            Left::Nothing | Left::Elsewhere => None,
             Left::StillHeld => Some(refusal::still_held(OnDoubt::Fail)),
             Left::Transaction(transaction) => {
                 let commits = kind.is_success();

@@ -1,0 +1,166 @@
+//! Ends an attempt that was to be completed in a transaction of another driver. The handler's word is not
+//! enough here: the store says whether that transaction committed.
+//!
+//! | The store says … | and the handler returned … | What follows |
+//! | --- | --- | --- |
+//! | completed by this attempt | the same result | it is the answer |
+//! | completed by this attempt | anything else, or nothing | the recorded result is the answer |
+//! | not completed | a result | the call is in doubt: the effect may have been committed without its record |
+//! | not completed | an error | the policy decides, as without a completion |
+//! | nothing: it cannot be reached | | the outcome is unknown |
+//!
+//! "Not completed" is final only after the attempt has ended its own lease. A commit that is still under way
+//! holds the record, so ending the lease waits for it. If it comes through, the lease turns out to be
+//! fenced, and the store is asked again.
+
+use bytes::Bytes;
+
+use super::{
+    end::share_doubt,
+    end_on_drop::{EndOnDrop, while_lease_lasts},
+};
+use crate::{
+    answer::{Answer, answer_from},
+    engine::{lead::Lead, plan::LeasePlan, rotation::guard::GuardEnd},
+    handler_result::{HandlerResult, ResultKind},
+    record::{Record, RecordState},
+    refusal,
+    store::{Completed, LeaseEnd, Store, StoreError},
+    telemetry::{ObservedCall, Outcome},
+};
+
+pub(super) async fn end<S: Store, R: HandlerResult + ?Sized>(
+    mut owned: EndOnDrop<S>,
+    mut lead: Lead,
+    plan: LeasePlan,
+    result: &R,
+    observed: &mut ObservedCall,
+) -> Answer {
+    let kind = result.kind();
+    let own = match kind {
+        ResultKind::Success
+        | ResultKind::Task
+        | ResultKind::ErrorResult
+        | ResultKind::ProtocolError => Some(result.encode()),
+        ResultKind::NotExecuted
+        | ResultKind::NotCalled
+        | ResultKind::InputRequired
+        | ResultKind::Interrupted => None,
+    };
+    match completed(&owned).await {
+        Ok(None) => {}
+        Ok(Some(completed)) => {
+            let own = own.and_then(Result::ok);
+            return told(owned, lead, kind, own, completed).await;
+        }
+        Err(error) => return lead.refuse(refusal::commit_unknown(error)),
+    }
+    let acted = !matches!(kind, ResultKind::NotExecuted | ResultKind::NotCalled);
+    let (own, ended) = match (plan, own) {
+        // Its effect may have been committed without the completion.
+        _ if kind.is_success() => (None, owned.abandon().await),
+        (LeasePlan::Record, Some(Ok(own))) => {
+            let ended = owned.complete(&lead, &own).await;
+            (Some(own), ended)
+        }
+        (LeasePlan::Record, Some(Err(error))) => {
+            observed.note(Outcome::LeftInDoubt);
+            return lead.refuse(refusal::not_encoded_after_acting(&*error));
+        }
+        (LeasePlan::Release, _) => (None, owned.release(acted).await),
+        (LeasePlan::Record | LeasePlan::InDoubt, _) => (None, owned.abandon().await),
+    };
+    let at = match ended {
+        Ok(LeaseEnd::Done(at)) => at,
+        Ok(LeaseEnd::Fenced) => {
+            return match completed(&owned).await {
+                Ok(Some(completed)) => told(owned, lead, kind, own, completed).await,
+                Ok(None) => {
+                    observed.note(Outcome::Fenced);
+                    lead.refuse(refusal::fenced(owned.on_doubt))
+                }
+                Err(error) => lead.refuse(refusal::commit_unknown(error)),
+            };
+        }
+        // The commit may still be under way.
+        Err(error) => return lead.refuse(refusal::commit_unknown(error)),
+    };
+    match (plan, own) {
+        _ if kind.is_success() => {
+            observed.note(Outcome::LeftInDoubt);
+            lead.end_guard(GuardEnd::Abandon).await;
+            share_doubt(lead, &owned);
+            refusal::not_completed(owned.on_doubt).into()
+        }
+        (_, Some(own)) => {
+            lead.end_guard(GuardEnd::Completed).await;
+            lead.share(own, at);
+            Answer::Executed
+        }
+        (LeasePlan::Release, None) => {
+            lead.end_guard(GuardEnd::Release { acted }).await;
+            lead.end_without_record(result)
+        }
+        (LeasePlan::Record | LeasePlan::InDoubt, None) => {
+            observed.note(Outcome::LeftInDoubt);
+            lead.end_guard(GuardEnd::Abandon).await;
+            share_doubt(lead, &owned);
+            Answer::Executed
+        }
+    }
+}
+
+/// What the store says of this attempt. It is asked again while the lease lasts.
+async fn completed<S: Store>(owned: &EndOnDrop<S>) -> Result<Option<Completed>, StoreError> {
+    let held = &owned.held;
+    let Some(foreign) = held.store.foreign_transactions() else {
+        return Ok(None);
+    };
+    while_lease_lasts(held, "a completion could not be looked for", || {
+        foreign.completed(&held.lease)
+    })
+    .await
+}
+
+/// The transaction has committed. Its record decides what every caller is told.
+async fn told<S: Store>(
+    mut owned: EndOnDrop<S>,
+    mut lead: Lead,
+    kind: ResultKind,
+    own: Option<Bytes>,
+    Completed { response, at }: Completed,
+) -> Answer {
+    owned.held.end();
+    owned.ended = true;
+    lead.end_guard(GuardEnd::Completed).await;
+    if let Some(own) = own {
+        let is_same = match &response {
+            Some(recorded) => own == *recorded,
+            // The record does not say what it was.
+            None => kind.is_success(),
+        };
+        if is_same {
+            lead.share(own, at);
+            return Answer::Executed;
+        }
+    }
+    if kind.is_success() {
+        tracing::error!(
+            tool = &*lead.claim.call.tool,
+            record = %lead.identity.id,
+            "a handler returned another result than the one that it committed; its caller gets the committed one"
+        );
+    } else {
+        tracing::warn!(
+            tool = &*lead.claim.call.tool,
+            record = %lead.identity.id,
+            ?kind,
+            "a handler failed after its transaction had committed; its caller gets the committed result"
+        );
+    }
+    let state = RecordState::Completed { response, at };
+    let record = Record::new(lead.identity.fingerprint, state.clone());
+    let answer = answer_from(record, &lead.identity, owned.on_doubt, false);
+    lead.share_state(state);
+    answer
+}

@@ -1,0 +1,102 @@
+//! While a transaction of another driver holds the record that it completes, and right after it.
+
+use std::{sync::Arc, time::Duration};
+
+use mcp_idempotent_core::{LeaseHandle, NotCurrent, ResultKind};
+use tokio::sync::oneshot;
+
+use super::{another, commits, never, replayed, server, writes};
+use crate::{
+    engine::{Reply, own, succeed},
+    postgres::database::Database,
+};
+
+/// Whether a second has passed since the lease ended.
+const LAPSED: &str =
+    "SELECT max(lease_until) < clock_timestamp() - interval '1 s' FROM {s}.records";
+
+/// Whether this many sessions of the store wait for a row.
+fn waiting(database: &Database, sessions: u32) -> String {
+    let options = database.pool.connect_options();
+    let name = options.get_application_name().unwrap();
+    format!(
+        "SELECT count(*) = {sessions} FROM pg_stat_activity \
+         WHERE wait_event_type = 'Lock' AND application_name = '{name}'"
+    )
+}
+
+#[tokio::test]
+async fn a_commit_that_is_still_under_way_is_waited_for() {
+    for kind in [
+        ResultKind::Success,
+        ResultKind::ProtocolError,
+        ResultKind::ErrorResult,
+    ] {
+        let (database, server) = server(|_| {}).await;
+        let (hand_over, handed_over) = oneshot::channel();
+        let handler = async |handle: LeaseHandle| {
+            let transaction = writes(&database, &handle, "once").await;
+            hand_over.send(transaction).ok().unwrap();
+            Reply::new(kind, "failed")
+        };
+        let call = server.call_handled("key", handler);
+        let (answer, ()) = tokio::join!(call, async {
+            let transaction = handed_over.await.unwrap();
+            database.until(&waiting(&database, 1)).await;
+            transaction.commit().await.unwrap();
+        });
+        assert_eq!(answer, replayed("once"), "{kind:?}");
+        assert_eq!(server.call_handled("key", never).await, replayed("once"));
+        assert_eq!(database.effects().await, ["once"]);
+    }
+}
+
+#[tokio::test]
+async fn while_a_transaction_holds_the_record_no_renewal_waits_and_the_lease_is_not_lost() {
+    let (database, server) = server(|policy| policy.lease = Duration::from_secs(2)).await;
+    let handler = async |handle: LeaseHandle| {
+        let transaction = writes(&database, &handle, "once").await;
+        database.until(LAPSED).await;
+        database.until(&waiting(&database, 0)).await;
+        assert!(!handle.is_lost());
+        handle.ensure_current().await.unwrap();
+        transaction.commit().await.unwrap();
+        succeed("once").await
+    };
+    assert_eq!(server.call_handled("key", handler).await, own("once"));
+    assert_eq!(database.effects().await, ["once"]);
+}
+
+#[tokio::test]
+async fn nobody_takes_a_call_over_while_its_transaction_holds_the_record() {
+    let (database, server) = server(|policy| policy.lease = Duration::from_secs(1)).await;
+    let handler = async |handle: LeaseHandle| {
+        let transaction = writes(&database, &handle, "once").await;
+        database.until(LAPSED).await;
+        let comes = tokio::spawn({
+            let other = another(&database);
+            async move { other.call_handled("key", never).await }
+        });
+        database.until(&waiting(&database, 1)).await;
+        transaction.commit().await.unwrap();
+        let answer = comes.await.unwrap();
+        assert_eq!(answer, replayed("once"));
+        succeed("once").await
+    };
+    assert_eq!(server.call_handled("key", handler).await, own("once"));
+}
+
+#[tokio::test]
+async fn a_handler_that_goes_on_after_its_commit_has_not_lost_its_lease() {
+    let (database, server) = server(|policy| policy.lease = Duration::from_secs(1)).await;
+    let handler = async |handle: LeaseHandle| {
+        commits(&database, &handle, "once").await;
+        database.until(LAPSED).await;
+        assert!(!handle.is_lost());
+        let current = handle.ensure_current().await;
+        assert!(matches!(current, Err(NotCurrent::Completed)), "{current:?}");
+        assert!(!handle.is_lost());
+        succeed("once").await
+    };
+    assert_eq!(server.call_handled("key", handler).await, own("once"));
+}
