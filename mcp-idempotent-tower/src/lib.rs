@@ -13,6 +13,7 @@
 //! - [`Idempotency`], which a server holds: its store, its policy, and whose calls it gets
 //! - [`layer`] and [`ServerExt`] for a whole server; [`http`](mod@http) for the key where SEP-3182 put it
 //! - [`client`] to send keys and to read refusals; [`relay`], the proxy as a library; [`wire`], every name
+//! - [`testing`], which plays faults on your server in a test
 //!
 //! # Features
 //!
@@ -28,7 +29,7 @@
 //! | `relay` | the module `relay`: a proxy in front of an unmodified server |
 //! | `cli` | the program `mcp-idempotent`: that proxy on the command line, with TLS |
 //! | `cli-without-tls` | the same program without TLS |
-//! | `testing` | the conformance suite that every [`Store`] passes |
+//! | `testing` | the module `testing`: a check of your server, and the conformance suite that every [`Store`] passes |
 
 mod attribute;
 mod call;
@@ -44,6 +45,8 @@ pub mod relay;
 #[cfg(feature = "sea-orm")]
 pub mod sea_orm;
 pub mod stdio;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod wire;
 
 #[doc(hidden)]
@@ -54,8 +57,6 @@ pub use mcp_idempotent_core::store::postgres::PostgresStore;
 pub use mcp_idempotent_core::store::redis::RedisStore;
 #[cfg(feature = "sqlite")]
 pub use mcp_idempotent_core::store::sqlite::SqliteStore;
-#[cfg(feature = "testing")]
-pub use mcp_idempotent_core::testing;
 pub use mcp_idempotent_core::{
     self as core, Application, Audit, CompletionStatement, DownstreamKey, IdempotencyKey,
     KeyRequirement, MemoryStore, OnDoubt, OnError, OnErrorResult, OnExpired, OperatorStore, Policy,
@@ -102,6 +103,7 @@ mod documents {
     #[cfg(feature = "sea-orm")]
     #[doc = include_str!("../../docs/other-drivers.md")]
     mod other_drivers {}
+    #[cfg(feature = "testing")]
     #[doc = include_str!("../../docs/testing-your-server.md")]
     mod testing_your_server {}
 }

@@ -12,3 +12,4 @@ pub mod database;
 pub mod kit;
 pub mod ledger;
 pub mod outside;
+pub mod planted;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod check;
 mod hello;
 mod http_postgres;
 mod other_drivers;
@@ -177,6 +178,8 @@ async fn over_http(arguments: &[&str]) -> (String, Child) {
     let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap();
     let line = line.expect("the server says where it listens");
     let address = line.strip_prefix("listening on ").expect(&line).to_owned();
+    // It may say more, and must not find nobody who reads that.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (address, server)
 }
 

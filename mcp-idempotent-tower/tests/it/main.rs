@@ -15,6 +15,8 @@ mod panics;
 mod relay;
 #[cfg(feature = "sqlite")]
 mod scope;
+#[cfg(all(feature = "testing", feature = "sqlite"))]
+mod testing;
 #[cfg(feature = "sqlite")]
 mod unprotected;
 mod upstream;

@@ -4,6 +4,7 @@
 
 mod abandoned;
 mod attribute;
+mod check;
 mod crashes;
 mod docs;
 mod environment;

@@ -1,7 +1,9 @@
 //! `mcp-idempotent [OPTIONS] -- COMMAND [ARGS]`: a proxy in front of an unchanged MCP server. With
 //! `--listen` and `--upstream`, in front of one that is reached over HTTP.
-//! `mcp-idempotent records`, `migrate` and `doctor` are for operators.
+//! `mcp-idempotent records`, `migrate` and `doctor` are for operators,
+//! `check` is for authors of servers.
 
+mod check;
 mod child;
 mod hosts;
 mod http;
@@ -18,7 +20,7 @@ use std::{error::Error, process::exit};
 use clap::Parser as _;
 use tokio::runtime::{Builder, Runtime};
 
-use self::options::Options;
+use self::options::{Options, Other};
 
 /// The exit code if the program could not do what it was asked.
 const FAILED: i32 = 1;
@@ -49,8 +51,9 @@ fn start(options: &Options) -> Result<Runtime, Box<dyn Error>> {
 }
 
 async fn run(mut options: Options) -> Result<i32, Box<dyn Error>> {
-    match options.operator.take() {
-        Some(operator) => operator.run().await.map(operator::Ended::code),
+    match options.other.take() {
+        Some(Other::Operator(operator)) => operator.run().await.map(operator::Ended::code),
+        Some(Other::Check(check)) => check.run().await,
         None => proxy::run(options).await,
     }
 }

@@ -2,14 +2,14 @@
 
 use std::{collections::HashMap, ffi::OsString, net::SocketAddr, time::Duration};
 
-use clap::{ArgAction, Parser, ValueEnum};
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use http::HeaderName;
 use mcp_idempotent_tower::{
     KeyRequirement, OnDoubt, Policy, Wait,
     relay::{Derive, RelaySettings, ServerError, ToolRule},
 };
 
-use crate::{operator::Operator, store::StoreName, upstream::Upstream};
+use crate::{check::Check, operator::Operator, store::StoreName, upstream::Upstream};
 
 const ABOUT: &str = "Stands in front of an MCP server, and makes repeated tool calls run once.
 
@@ -38,14 +38,14 @@ What it promises:
     about = "Stands in front of an MCP server, and makes repeated tool calls run once.",
     long_about = ABOUT,
     after_help = NOTES,
-    override_usage = "mcp-idempotent [OPTIONS] -- COMMAND [ARGS]...\n       mcp-idempotent [OPTIONS] --listen ADDRESS --upstream URL\n       mcp-idempotent records|migrate|doctor [OPTIONS]",
+    override_usage = "mcp-idempotent [OPTIONS] -- COMMAND [ARGS]...\n       mcp-idempotent [OPTIONS] --listen ADDRESS --upstream URL\n       mcp-idempotent records|migrate|doctor|check [OPTIONS]",
     subcommand_negates_reqs = true,
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true
 )]
 pub(crate) struct Options {
     #[command(subcommand)]
-    pub(crate) operator: Option<Operator>,
+    pub(crate) other: Option<Other>,
 
     /// Where calls are remembered: memory, sqlite://FILE, postgres://USER@HOST/DATABASE or
     /// redis://HOST
@@ -150,6 +150,14 @@ pub(crate) struct Options {
         required_unless_present = "listen"
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What the program does if it is not a proxy.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Other {
+    #[command(flatten)]
+    Operator(Operator),
+    Check(Check),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -24,7 +24,7 @@ const CIRCLES: [(&str, &str); 0] = [];
 const MEDIAN: usize = 160;
 
 /// How many files of the tower crate may name rmcp: what a new major version of it costs.
-const FILES_WITH_RMCP: usize = 35;
+const FILES_WITH_RMCP: usize = 36;
 
 #[test]
 fn no_file_has_more_than_400_lines_and_half_of_them_are_short() {

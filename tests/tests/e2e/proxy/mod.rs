@@ -3,7 +3,7 @@
 mod durable;
 mod faults;
 mod http;
-mod program;
+pub(crate) mod program;
 mod servers;
 mod streams;
 mod whole;

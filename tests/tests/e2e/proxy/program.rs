@@ -21,10 +21,10 @@ use tokio::{
 const BOUND: Duration = Duration::from_secs(60);
 
 /// The server of the tests.
-pub(super) const PLAIN: &str = env!("CARGO_BIN_EXE_plain-server");
+pub(crate) const PLAIN: &str = env!("CARGO_BIN_EXE_plain-server");
 
 /// `mcp-idempotent`: the one that is named, or else the one that is built beside the server.
-pub(super) fn proxy() -> PathBuf {
+pub(crate) fn proxy() -> PathBuf {
     if let Some(program) = env::var_os("MCP_IDEMPOTENT_TEST_PROGRAM").filter(|it| !it.is_empty()) {
         return program.into();
     }
