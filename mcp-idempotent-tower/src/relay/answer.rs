@@ -39,9 +39,31 @@ enum Body {
         tag: u8,
         result: Range<usize>,
         /// Its share of the memory for answers.
-        _held: Option<OwnedSemaphorePermit>,
+        held: Option<OwnedSemaphorePermit>,
     },
     Refused(Refusal),
+}
+
+/// An answer on its way to its caller. It keeps its share of the memory for answers until it is written.
+pub(super) struct Outgoing {
+    pub(super) bytes: Bytes,
+    _held: Option<OwnedSemaphorePermit>,
+}
+
+impl Outgoing {
+    /// The same answer, with something added.
+    pub(super) fn map(self, edit: impl FnOnce(Bytes) -> Bytes) -> Self {
+        Self {
+            bytes: edit(self.bytes),
+            ..self
+        }
+    }
+}
+
+impl From<Bytes> for Outgoing {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, _held: None }
+    }
 }
 
 impl Answered {
@@ -78,7 +100,7 @@ impl Answered {
                 id,
                 tag,
                 result,
-                _held: held,
+                held,
             },
         }
     }
@@ -142,15 +164,21 @@ impl Answered {
     }
 
     /// The answer for the caller whose call was forwarded.
-    pub(super) fn for_caller(self, id: &Id, reader: &Reader) -> Bytes {
+    pub(super) fn for_caller(self, id: &Id, reader: &Reader) -> Outgoing {
         match self.body {
             Body::Message {
                 message,
-                id: Some(at),
+                id: at,
+                held,
                 ..
-            } => edited(&message, &mut [(at, id.spelt())]),
-            Body::Message { message, .. } => message,
-            Body::Refused(refusal) => refused(&refusal, id, reader),
+            } => Outgoing {
+                bytes: match at {
+                    Some(at) => edited(&message, &mut [(at, id.spelt())]),
+                    None => message,
+                },
+                _held: held,
+            },
+            Body::Refused(refusal) => refused(&refusal, id, reader).into(),
         }
     }
 }

@@ -5,13 +5,10 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use mcp_idempotent_core::{Action, CommitOutcome, ErrorKind, Refusal, Store};
 use serde_json::{Value, json};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
-};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
-    answer,
+    answer::{self, Outgoing},
     call::RelayedCall,
     message::{Id, Message, param},
     outlet::Outlet,
@@ -20,7 +17,7 @@ use super::{
     rule::Believed,
     settings::RelaySettings,
     ticket::{Ticket, Tickets},
-    tools::{LISTING, Page, Tools},
+    tools::{Page, Tools},
     upstream::{Response, Upstream},
 };
 use crate::{
@@ -148,12 +145,12 @@ impl<S: Store> Calls<S> {
         self.tickets.end(&id, &ticket);
         drop(ticket);
         if let Some(answer) = answer {
-            self.tell(&answer).await;
+            self.tell(&answer.bytes).await;
         }
     }
 
     /// The answer to a call, or `None` if the server gives it itself.
-    async fn answer_to(&self, call: RelayedCall) -> Option<Bytes> {
+    async fn answer_to(&self, call: RelayedCall) -> Option<Outgoing> {
         let meta = || call.protocol_meta();
         let hints = self
             .tools
@@ -183,10 +180,17 @@ impl<S: Store> Calls<S> {
             "method": "tools/list",
             "params": params,
         });
-        self.pass(format!("{request}\n").as_bytes()).await;
-        match timeout(LISTING, open.response()).await {
-            Ok(Some(Response::Message(response, _))) => Page::Response(response),
-            Ok(Some(Response::TooLong) | None) | Err(_) => Page::Silence,
+        // In a task of its own: if the call is cancelled or the time is over, a line that has been begun must
+        // still be written whole.
+        let out = self.server.out().clone();
+        let sending =
+            tokio::spawn(async move { out.send(format!("{request}\n").as_bytes()).await });
+        if !matches!(sending.await, Ok(Ok(()))) {
+            return Page::Silence;
+        }
+        match open.response().await {
+            Some(Response::Message(response, _)) => Page::Response(response),
+            Some(Response::TooLong) | None => Page::Silence,
         }
     }
 

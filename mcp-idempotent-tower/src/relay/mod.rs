@@ -66,7 +66,8 @@
 //!
 //! 14. When the client ends, its protected calls go on for at most [`drain`](RelaySettings::drain).
 //!     Then the server's input is closed.
-//! 15. When the server ends, calls that wait for it are answered, and [`Relay::run`] returns.
+//! 15. When the server has ended and all that it wrote is read, calls that wait for it are answered,
+//!     and [`Relay::run`] returns. (A client that does not read keeps the relay from reading on.)
 //! 16. Memory, with `m` for `max_message_bytes`: at most `m` is read ahead from each side. Calls
 //!     that are not sent yet hold at most `2m` of lines, and 4 KiB each until they are answered;
 //!     more are refused. Answers of the server that are not written yet hold at most `2m`. Added to

@@ -2,12 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{Policy, Store};
 
 use super::{
-    answer::{self, Answered},
+    answer::{self, Answered, Outgoing},
     call::{Caller, RelayedCall},
     replay,
     rule::{Hints, Policies},
@@ -114,7 +113,7 @@ impl<S: Store> Relay<S> {
         policy: &Arc<Policy>,
         hints: Hints,
         forward: Forward,
-    ) -> Bytes {
+    ) -> Outgoing {
         let (id, reader) = (call.id.clone(), self.reader(&call, Some(policy)));
         let rules = Rules {
             idempotency: self.idempotency.clone(),
@@ -126,21 +125,20 @@ impl<S: Store> Relay<S> {
         };
         let reply = run::under_lease(rules, Box::new(call), |call, _| forward(call)).await;
         let announce = self.idempotency.settings().announce_replays;
+        let told = |answered: Answered| answered.for_caller(&id, &reader);
         match reply {
-            Reply::Ran(answered, None) => answered.for_caller(&id, &reader),
+            Reply::Ran(answered, None) => told(answered),
             // It says so itself.
-            Reply::LeftInDoubt(answered, _) if answered.is_refusal() => {
-                answered.for_caller(&id, &reader)
-            }
+            Reply::LeftInDoubt(answered, _) if answered.is_refusal() => told(answered),
             Reply::Ran(answered, Some(rotated)) => {
-                replay::rotated(answered.for_caller(&id, &reader), rotated, announce)
+                told(answered).map(|answer| replay::rotated(answer, rotated, announce))
             }
-            Reply::Unrecorded(answered) => replay::unrecorded(answered.for_caller(&id, &reader)),
+            Reply::Unrecorded(answered) => told(answered).map(replay::unrecorded),
             Reply::LeftInDoubt(answered, refusal) => {
-                replay::left_in_doubt(answered.for_caller(&id, &reader), &refusal, &reader)
+                told(answered).map(|answer| replay::left_in_doubt(answer, &refusal, &reader))
             }
-            Reply::Replayed(replay) => replay::replayed(&replay, &id, &reader, announce),
-            Reply::Refused(refusal) => answer::refused(&refusal, &id, &reader),
+            Reply::Replayed(replay) => replay::replayed(&replay, &id, &reader, announce).into(),
+            Reply::Refused(refusal) => answer::refused(&refusal, &id, &reader).into(),
         }
     }
 }

@@ -10,13 +10,16 @@ use std::{
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::sync::Mutex;
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout},
+};
 
 use super::rule::Hints;
 use crate::wire;
 
 /// How long the server may take to list its tools.
-pub(super) const LISTING: Duration = Duration::from_secs(10);
+const LISTING: Duration = Duration::from_secs(10);
 
 /// How many pages of `tools/list` are read.
 const MOST_PAGES: usize = 100;
@@ -26,8 +29,16 @@ const MOST_PAGES: usize = 100;
 pub(super) struct Tools {
     /// Grows with each change that the server reports.
     changes: AtomicU64,
-    /// The list, and after which change it was asked for.
-    listed: Mutex<Option<(u64, HashMap<String, Hints>)>>,
+    listed: Mutex<Listed>,
+}
+
+#[derive(Debug, Default)]
+struct Listed {
+    /// After which change the server was asked for the list.
+    as_of: Option<u64>,
+    tools: HashMap<String, Hints>,
+    /// When the server was last found not to answer.
+    silent: Option<Instant>,
 }
 
 /// What the server answered when it was asked for a page of its tools.
@@ -54,19 +65,21 @@ impl Tools {
     where
         F: Future<Output = Page>,
     {
+        let arrived = Instant::now();
         let mut listed = self.listed.lock().await;
         let changes = self.changes.load(Ordering::Acquire);
-        let is_current = matches!(&*listed, Some((as_of, _)) if *as_of == changes);
-        if !is_current {
-            match list(meta(), ask).await {
-                Some(tools) => *listed = Some((changes, tools)),
+        // Who has waited for one question that was not answered asks no other.
+        let was_silent = listed.silent.is_some_and(|silent| silent >= arrived);
+        if listed.as_of != Some(changes) && !was_silent {
+            if let Ok(Some(tools)) = timeout(LISTING, list(meta(), ask)).await {
+                (listed.as_of, listed.tools) = (Some(changes), tools);
+            } else {
                 // Better an old list than none.
-                None => tracing::warn!(tool, "the server did not list its tools in time"),
+                listed.silent = Some(Instant::now());
+                tracing::warn!(tool, "the server did not list its tools in time");
             }
         }
-        let tools = listed.as_ref().map(|(_, tools)| tools);
-        let hints = tools.and_then(|tools| tools.get(tool));
-        hints.copied().unwrap_or_default()
+        listed.tools.get(tool).copied().unwrap_or_default()
     }
 }
 
@@ -111,12 +124,12 @@ where
 
 #[derive(Deserialize)]
 struct Response {
-    result: Listed,
+    result: ListedPage,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Listed {
+struct ListedPage {
     tools: Vec<Tool>,
     next_cursor: Option<String>,
 }

@@ -130,6 +130,8 @@ pub(super) async fn verify<S: Store>(
         share_doubt(*lead, &owned);
         return Verified::Answer(refusal::still_in_doubt().into());
     };
+    // A renewal that meets the completed record is no loss.
+    owned.held.returned();
     Verified::Answer(match owned.complete(&lead, &response).await {
         Ok(LeaseEnd::Done(at)) => {
             observed.note(Outcome::Verified);

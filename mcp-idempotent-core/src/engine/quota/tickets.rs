@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     fingerprint::{Fingerprint, RecordId, RecordMap, Secret},
@@ -48,7 +48,13 @@ struct Scopes {
 struct Count {
     tickets: Vec<Ticket>,
     refused_until: Option<Instant>,
+    /// A call asks the store for another ticket. The others wait for what it finds, so that one burst
+    /// does not take all tickets.
+    asking: Option<watch::Receiver<Option<Asked>>>,
 }
+
+/// What came of a question.
+type Asked = Result<(), StoreError>;
 
 struct Ticket {
     left: u32,
@@ -96,7 +102,8 @@ impl Quota {
     ) -> Result<Option<Allowance>, StoreError> {
         let scope = self.ticket(owner, 0).id;
         loop {
-            match self.lock().take(scope) {
+            let taken = self.lock().take(scope);
+            match taken {
                 Taken::Until(until) => {
                     return Ok(Some(Allowance {
                         quota: Arc::clone(self),
@@ -106,22 +113,40 @@ impl Quota {
                     }));
                 }
                 Taken::Refused => return Ok(None),
-                Taken::Ask => {}
-            }
-            let asked = Instant::now();
-            let claimed = self.claim_one(store, owner).await?;
-            let mut scopes = self.lock();
-            let count = scopes.counts.entry(scope).or_default();
-            if let Some(number) = claimed {
-                count.tickets.push(Ticket {
-                    left: self.share(number),
-                    until: asked + self.period,
-                });
-            } else {
-                let pause = (self.period / REFUSED_FOR).min(LONGEST_REFUSAL);
-                count.refused_until = Some(asked + pause);
+                Taken::Wait(mut answer) => {
+                    // If the caller that asked is gone, the next one asks.
+                    if let Ok(asked) = answer.wait_for(Option::is_some).await
+                        && let Some(Err(error)) = &*asked
+                    {
+                        return Err(error.clone());
+                    }
+                }
+                Taken::Ask(tell) => {
+                    let asked = self.ask(store, owner, scope).await;
+                    let _ = tell.send(Some(asked.clone()));
+                    asked?;
+                }
             }
         }
+    }
+
+    /// Asks the store for a ticket.
+    async fn ask<S: Store>(&self, store: &S, owner: &Owner<'_>, scope: RecordId) -> Asked {
+        let asked = Instant::now();
+        let claimed = self.claim_one(store, owner).await;
+        let mut scopes = self.lock();
+        let count = scopes.counts.entry(scope).or_default();
+        count.asking = None;
+        if let Some(number) = claimed? {
+            count.tickets.push(Ticket {
+                left: self.share(number),
+                until: asked + self.period,
+            });
+        } else {
+            let pause = (self.period / REFUSED_FOR).min(LONGEST_REFUSAL);
+            count.refused_until = Some(asked + pause);
+        }
+        Ok(())
     }
 
     /// The number of the ticket that was claimed.
@@ -164,16 +189,17 @@ enum Taken {
     Until(Instant),
     /// The store said no a moment ago.
     Refused,
-    Ask,
+    /// Another call asks the store now.
+    Wait(watch::Receiver<Option<Asked>>),
+    /// The store has to be asked, and the others told.
+    Ask(watch::Sender<Option<Asked>>),
 }
 
 impl Scopes {
     fn take(&mut self, scope: RecordId) -> Taken {
         let now = Instant::now();
         self.sweep(now);
-        let Some(count) = self.counts.get_mut(&scope) else {
-            return Taken::Ask;
-        };
+        let count = self.counts.entry(scope).or_default();
         count.tickets.retain(|ticket| ticket.until > now);
         if let Some(ticket) = count.tickets.iter_mut().find(|ticket| ticket.left > 0) {
             ticket.left -= 1;
@@ -181,7 +207,15 @@ impl Scopes {
         }
         match count.refused_until {
             Some(until) if until > now => Taken::Refused,
-            _ => Taken::Ask,
+            _ => match &count.asking {
+                // Closed if the caller that asked is gone.
+                Some(asking) if asking.has_changed().is_ok() => Taken::Wait(asking.clone()),
+                _ => {
+                    let (tell, told) = watch::channel(None);
+                    count.asking = Some(told);
+                    Taken::Ask(tell)
+                }
+            },
         }
     }
 
@@ -191,7 +225,11 @@ impl Scopes {
             return;
         }
         self.counts.retain(|_, count| {
-            count.refused_until.is_some_and(|until| until > now)
+            count
+                .asking
+                .as_ref()
+                .is_some_and(|asking| asking.has_changed().is_ok())
+                || count.refused_until.is_some_and(|until| until > now)
                 || count.tickets.iter().any(|ticket| ticket.until > now)
         });
         self.swept_at = (self.counts.len() * 2).max(1024);

@@ -206,6 +206,8 @@ pub(super) struct GuardLeases<S: Store> {
 impl<S: Store> EndGuard for GuardLeases<S> {
     fn end(self: Box<Self>, end: GuardEnd) -> BoxFuture<'static, ()> {
         Box::pin(async move {
+            // A renewal that meets the ended lease is no loss.
+            self.held.returned();
             let ended = self.end_lease(end).await;
             self.held.end();
             if let Some(mark) = &self.mark {

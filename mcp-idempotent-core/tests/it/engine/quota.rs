@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use mcp_idempotent_core::{
     Begun, CallInfo, CanonicalArguments, Engine, IdempotencyKey, Policy, Request, ResultKind, Scope,
 };
-use tokio::time::advance;
+use tokio::time::{Instant, advance};
 
 use super::{
     Outcome, Reply, Server,
@@ -87,6 +88,48 @@ async fn calls_that_begin_at_once_get_the_whole_quota() {
         }
     }
     assert_eq!(begun, 64);
+}
+
+/// Twelve new calls at once.
+async fn burst(server: &Server<Faulty>) -> Vec<Outcome> {
+    join_all((0..12).map(|number| async move {
+        let key = format!("burst-{number}");
+        server.call(&key, succeed("one")).await
+    }))
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_in_one_process_leaves_other_processes_their_part_of_the_quota() {
+    let store = Faulty::default();
+    let (first, second) = (process(&store, 160), process(&store, 160));
+    first.engine.verify_secret().await.unwrap();
+    store.claim.set(Fault::AnswersLate);
+    let answers = async {
+        // Time is paused, so it passes only when nobody can do anything more.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        store.claim.set(Fault::None);
+    };
+    let (begun, ()) = tokio::join!(burst(&first), answers);
+    assert_eq!(begun, vec![own("one"); 12]);
+    assert_eq!(second.call("k", succeed("one")).await, own("one"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_waits_once_for_a_store_that_fails() {
+    const TIMEOUT: Duration = Duration::from_secs(10);
+    let store = Faulty::default();
+    let server = process(&store, 160);
+    server.engine.verify_secret().await.unwrap();
+    store.claim.set(Fault::FailsAfter(TIMEOUT));
+    let asked = Instant::now();
+    for answer in burst(&server).await {
+        assert!(matches!(
+            answer,
+            Outcome::Refused("idempotency_store_unavailable", ..)
+        ));
+    }
+    assert_eq!(asked.elapsed(), TIMEOUT);
 }
 
 #[tokio::test(start_paused = true)]

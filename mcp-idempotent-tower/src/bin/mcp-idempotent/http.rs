@@ -1,18 +1,21 @@
 //! The proxy over HTTP.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, time::Duration};
 
-use http::Request;
+use http::{Method, Request};
+use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
 use mcp_idempotent_tower::{
     Idempotency, Store,
     relay::{Relay, http::HttpRelay},
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::timeout};
+use tokio_util::task::TaskTracker;
 use tower::{ServiceExt as _, service_fn};
 
 use crate::{
@@ -22,6 +25,10 @@ use crate::{
 
 /// How long protected calls may go on after the proxy was told to end.
 const DRAIN: Duration = Duration::from_secs(30);
+
+/// How long connections may then take to write what is left and to close. Streams of clients that only listen
+/// have no other end.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// Serves until the process is told to end.
 ///
@@ -36,16 +43,28 @@ pub(crate) async fn serve<S: Store>(
     hosts: Hosts,
     upstream: &Upstream,
 ) -> io::Result<()> {
+    let unanswered = TaskTracker::new();
+    let requests = unanswered.clone();
+    let connections = GracefulShutdown::new();
     let relay = HttpRelay::new(relay, upstream.authority().clone(), upstream.client()?);
     let service = TowerToHyperService::new(service_fn(move |request: Request<Incoming>| {
         let is_allowed = hosts.allow(&request);
         let relay = relay.clone();
+        // Until its answer is written. A client that only listens with GET is not waited for.
+        let unanswered = (request.method() == Method::POST).then(|| requests.token());
         async move {
-            if is_allowed {
-                relay.oneshot(request).await
+            let response = if is_allowed {
+                relay.oneshot(request).await?
             } else {
-                Ok(hosts::refused())
-            }
+                hosts::refused()
+            };
+            Ok::<_, Infallible>(response.map(|body| {
+                let kept = move |frame| {
+                    let _ = &unanswered;
+                    frame
+                };
+                body.map_frame(kept).boxed_unsync()
+            }))
         }
     }));
     let listener = TcpListener::bind(listen).await?;
@@ -64,18 +83,21 @@ pub(crate) async fn serve<S: Store>(
         // Answers are small, and nobody should wait for the next one to fill a packet.
         let _ = stream.set_nodelay(true);
         let service = service.clone();
+        let watcher = connections.watcher();
         tokio::spawn(async move {
             let mut connection = http1::Builder::new();
             connection.timer(TokioTimer::new());
-            if let Err(error) = connection
-                .serve_connection(TokioIo::new(stream), service)
-                .await
-            {
+            let served = connection.serve_connection(TokioIo::new(stream), service);
+            if let Err(error) = watcher.watch(served).await {
                 tracing::debug!(%error, "a connection broke off");
             }
         });
     }
-    let _ = idempotency.shutdown(DRAIN).await;
+    drop(listener);
+    unanswered.close();
+    let answered = timeout(DRAIN, unanswered.wait());
+    let _ = tokio::join!(idempotency.shutdown(DRAIN), answered);
+    let _ = timeout(CLOSING, connections.shutdown()).await;
     Ok(())
 }
 

@@ -49,6 +49,13 @@ impl Event {
     }
 }
 
+/// Why no further event can be read.
+#[derive(Debug)]
+pub(super) enum NoEvent {
+    TooLong,
+    Lost(WireError),
+}
+
 /// The events of a body.
 pub(super) struct Events {
     body: BodyStream<WireBody>,
@@ -71,13 +78,13 @@ impl Events {
     /// # Errors
     ///
     /// The connection is lost, or the event is too long.
-    pub(super) async fn next(&mut self) -> Result<Option<Event>, WireError> {
+    pub(super) async fn next(&mut self) -> Result<Option<Event>, NoEvent> {
         loop {
             if let Some(end) = end_of_event(&self.read) {
                 return Ok(Some(Event::of(self.read.split_to(end).freeze())));
             }
             if self.read.len() > self.limit {
-                return Err(WireError::new("an event is too long"));
+                return Err(NoEvent::TooLong);
             }
             match self.body.next().await {
                 Some(Ok(frame)) => {
@@ -85,7 +92,7 @@ impl Events {
                         self.read.extend_from_slice(&data);
                     }
                 }
-                Some(Err(error)) => return Err(error),
+                Some(Err(error)) => return Err(NoEvent::Lost(error)),
                 None => return Ok(None),
             }
         }
@@ -151,11 +158,7 @@ mod tests {
         let endless = stream::iter(
             (0..9).map(|_| Ok::<_, BoxError>(Frame::data(Bytes::from("data: endless")))),
         );
-        assert!(
-            Events::new(boxed(StreamBody::new(endless)), 50)
-                .next()
-                .await
-                .is_err()
-        );
+        let mut events = Events::new(boxed(StreamBody::new(endless)), 50);
+        assert!(matches!(events.next().await, Err(NoEvent::TooLong)));
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, Response, StatusCode, header, request, response, uri::Authority,
 };
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use mcp_idempotent_core::OnDoubt;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    event::{Event, Events},
+    event::{Event, Events, NoEvent},
     wire::{Server, WireBody, full, is_of_type, request, strip},
 };
 use crate::{
@@ -76,10 +76,11 @@ impl Exchange {
             return self.until_answered(body, events, &id, key_maker).await;
         }
         head.headers.remove(header::CONTENT_LENGTH);
-        let Ok(body) = Limited::new(body, self.limit).collect().await else {
-            return Answered::lost(self.on_doubt);
+        let body = match Limited::new(body, self.limit).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) if error.is::<LengthLimitError>() => return Answered::too_long(),
+            Err(_) => return Answered::lost(self.on_doubt),
         };
-        let body = body.to_bytes();
         if is_answer(&body, &id) {
             drop(live.send(Live::Message(Box::new(head))));
             return Answered::by_server(body, None, key_maker, self.believed);
@@ -121,7 +122,16 @@ impl Exchange {
         let (mut last, mut pause) = (None, PAUSE);
         let mut resumptions = RESUMPTIONS;
         loop {
-            while let Ok(Some(event)) = events.next().await {
+            loop {
+                let event = match events.next().await {
+                    Ok(Some(event)) => event,
+                    Err(NoEvent::TooLong) => return Answered::too_long(),
+                    Err(NoEvent::Lost(error)) => {
+                        tracing::debug!(%error, "a stream of the server's broke off");
+                        break;
+                    }
+                    Ok(None) => break,
+                };
                 resumptions = RESUMPTIONS;
                 last = event.id.clone().or(last);
                 pause = event

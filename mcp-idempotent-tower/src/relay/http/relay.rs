@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
-    time::timeout,
 };
 use tower::{BoxError, Service, ServiceExt as _};
 
@@ -29,13 +28,13 @@ use super::{
     wire::{self, Server, WireBody, WireError, boxed, full, is_of_type, plain},
 };
 use crate::relay::{
-    answer,
+    answer::{self, Outgoing},
     call::RelayedCall,
     message::{Id, Message, messages, param},
     relay::{Forward, Relay},
     rule::{Believed, Hints},
     ticket::{Ticket, Tickets},
-    tools::{LISTING, Page, Tools},
+    tools::{Page, Tools},
 };
 
 /// How long a list of tools is believed, because changes are reported on other streams.
@@ -223,8 +222,8 @@ impl<S: Store> HttpRelay<S> {
             biased;
             Ok(live) = &mut seen => live,
             answer = &mut answer => return match (answer, seen.try_recv()) {
-                (Ok(answer), Ok(live)) => response(live, &answer),
-                (Ok(answer), Err(_)) => wire::json(&answer),
+                (Ok(answer), Ok(live)) => response(live, &answer.bytes),
+                (Ok(answer), Err(_)) => wire::json(&answer.bytes),
                 (Err(_), _) => failed(),
             },
         };
@@ -232,7 +231,7 @@ impl<S: Store> HttpRelay<S> {
             Live::Events(head, events) => streamed(*head, events, answer),
             live => answer
                 .await
-                .map_or_else(|_| failed(), |answer| response(live, &answer)),
+                .map_or_else(|_| failed(), |answer| response(live, &answer.bytes)),
         }
     }
 
@@ -254,7 +253,7 @@ impl<S: Store> HttpRelay<S> {
         let asked = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/list", "params": params });
         let request = wire::request(head, &self.authority, full(asked.to_string().into()));
         let limit = self.relay.settings().max_message_bytes;
-        let answered = timeout(LISTING, async {
+        let answered = async {
             let response = (self.server)(request).await.ok()?;
             let (head, body) = response.into_parts();
             if !is_of_type(&head.headers, "text/event-stream") {
@@ -268,11 +267,8 @@ impl<S: Store> HttpRelay<S> {
                     return Some(event.data.into());
                 }
             }
-        });
-        match answered.await {
-            Ok(Some(page)) => Page::Response(page),
-            Ok(None) | Err(_) => Page::Silence,
-        }
+        };
+        answered.await.map_or(Page::Silence, Page::Response)
     }
 }
 
@@ -316,14 +312,14 @@ fn response(live: Live, answer: &[u8]) -> Response<WireBody> {
 fn streamed(
     head: response::Parts,
     events: mpsc::Receiver<(Event, bool)>,
-    answer: JoinHandle<Bytes>,
+    answer: JoinHandle<Outgoing>,
 ) -> Response<WireBody> {
     let state = (events, Some(answer));
     let text = stream::unfold(state, |(mut events, answer)| async move {
         let text = match events.recv().await {
             Some((event, false)) => event.text,
             last => {
-                let answer = answer?.await.ok()?;
+                let answer = answer?.await.ok()?.bytes;
                 let text = last_event(last.map(|(event, _)| event), answer.trim_ascii_end());
                 return Some((text, (events, None)));
             }

@@ -126,6 +126,37 @@ async fn a_client_that_reads_nothing_is_read_no_more() {
     }
 }
 
+/// The relay takes no more answers than its bounds allow from a server whose client reads nothing.
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_not_written_yet_are_bounded() {
+    const CALLS: usize = 30;
+    let relay = relay(settings(64 * 1024));
+    let Ends {
+        mut client,
+        mut server,
+        ..
+    } = Ends::listed(&relay).await;
+    let mut asked = Vec::new();
+    for n in 0..CALLS {
+        client
+            .say(&call(json!(n), "charge", json!({ "n": n })))
+            .await;
+        asked.push(server.hear().await);
+    }
+    let large = text(&"x".repeat(32 * 1024));
+    let mut taken = 0;
+    // Time is paused, so it passes only when nobody can do anything more.
+    let answering = async {
+        for call in &asked {
+            server.answer(call, large.clone()).await;
+            taken += 1;
+        }
+    };
+    let _ = timeout(Duration::from_secs(1), answering).await;
+    // 128 KiB of answers, 64 KiB read ahead, and 64 KiB in each pipe.
+    assert!(taken <= 11, "{taken} answers are held");
+}
+
 #[tokio::test]
 async fn calls_beyond_the_memory_for_calls_are_refused_and_nothing_else_is() {
     // Room for two calls.

@@ -165,6 +165,31 @@ async fn over_http_a_repeated_call_gets_the_first_result_and_other_callers_do_no
 }
 
 #[tokio::test]
+async fn an_answer_that_is_too_long_to_be_read_is_told_so_in_both_forms() {
+    for content_type in ["application/json", "text/event-stream"] {
+        let mut settings = RelaySettings::default();
+        settings.max_message_bytes = 1024;
+        let (relay, mut server) = relay(settings);
+        let charge = call(json!(1), "charge", json!({}));
+        let told = send(&relay, post("ann", &charge));
+        server.list().await;
+        let long = json!({ "id": 1, "result": text(&"x".repeat(4096)) });
+        let long = match content_type {
+            "application/json" => long.to_string(),
+            _ => format!("data: {long}\n\n"),
+        };
+        server.hear().await.answer(200, content_type, long);
+        let body = body(told.await.unwrap()).await;
+        assert!(
+            body.contains("idempotency_result_too_large"),
+            "{content_type}: {body}"
+        );
+        let again = message(send(&relay, post("ann", &charge)).await.unwrap()).await;
+        assert_eq!(refusal_of(&again)["outcome"], "unknown");
+    }
+}
+
+#[tokio::test]
 async fn all_other_requests_and_responses_pass_as_they_came() {
     let (relay, mut server) = relay(RelaySettings::default());
     for (method, sent) in [

@@ -2,6 +2,7 @@
 
 use mcp_idempotent_tower::relay::RelaySettings;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::ends::{Ends, call, relay, text};
 
@@ -121,6 +122,23 @@ async fn tools_are_listed_page_by_page_and_again_after_a_change() {
         .await;
     // It is protected now, so it has another id.
     assert_ne!(ends.server.hear().await["id"], look["id"]);
+}
+
+/// Calls that arrive while the relay waits for the server's list wait no longer than it.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_list_its_tools_holds_all_waiting_calls_back_once() {
+    let relay = relay(RelaySettings::default());
+    let mut ends = Ends::of(&relay);
+    for n in 0..3 {
+        let charge = call(json!(n), "charge", json!({ "n": n }));
+        ends.client.say(&charge).await;
+    }
+    assert_eq!(ends.server.hear().await["method"], "tools/list");
+    let asked = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(ends.server.hear().await["method"], "tools/call");
+    }
+    assert_eq!(asked.elapsed().as_secs(), 10);
 }
 
 #[tokio::test]

@@ -1,9 +1,18 @@
 //! The program in front of a reference server over HTTP.
 
-use std::{net::TcpListener, time::Duration};
+use std::{
+    net::TcpListener,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use axum::Router;
 use serde_json::{Value, json};
-use tokio::{net::TcpStream, time::sleep};
+use tokio::{
+    net::TcpStream,
+    sync::{mpsc, oneshot},
+    time::sleep,
+};
 
 use super::{
     program::{Program, proxy},
@@ -150,6 +159,71 @@ async fn a_reference_server_over_http_answers_alike_with_and_without_the_proxy()
     assert_eq!(direct, proxied);
 
     proxy.signal("TERM").await;
+    assert!(proxy.end().await.success());
+}
+
+/// A server whose tool answers with this much text once it is told to. The first channel tells of its calls.
+async fn slow_server(length: usize) -> (u16, mpsc::Receiver<()>, oneshot::Sender<()>) {
+    let (call, calls) = mpsc::channel(1);
+    let (answer, told) = oneshot::channel::<()>();
+    let told = Arc::new(Mutex::new(Some(told)));
+    let post = move |request: String| {
+        let request: Value = serde_json::from_str(&request).unwrap();
+        let (call, told) = (call.clone(), Arc::clone(&told));
+        async move {
+            let result = if request["method"] == "tools/call" {
+                let told = told.lock().unwrap().take().unwrap();
+                call.send(()).await.unwrap();
+                told.await.unwrap();
+                json!({ "content": [{ "type": "text", "text": "x".repeat(length) }] })
+            } else {
+                json!({ "tools": [] })
+            };
+            let answer = json!({ "jsonrpc": "2.0", "id": request["id"], "result": result });
+            ([("content-type", "application/json")], answer.to_string())
+        }
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let router = Router::new().route("/mcp", axum::routing::post(post));
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    (port, calls, answer)
+}
+
+#[tokio::test]
+async fn an_answer_is_written_whole_after_the_proxy_was_told_to_end() {
+    // More than the sockets between them hold.
+    const LENGTH: usize = 15 * 1024 * 1024;
+    let (server_port, mut calls, answer) = slow_server(LENGTH).await;
+    let port = free_port();
+    let options = [
+        "--listen",
+        &format!("127.0.0.1:{port}"),
+        "--upstream",
+        &format!("http://127.0.0.1:{server_port}"),
+        "--scope",
+        "tests",
+    ]
+    .map(str::to_owned);
+    let mut proxy = Program::start(proxy(), options);
+    until_served(port).await;
+    let params = json!({ "name": "charge", "arguments": {} });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    let request = reqwest::Client::new()
+        .post(format!("http://127.0.0.1:{port}/mcp"))
+        .header("accept", "application/json, text/event-stream")
+        .json(&call);
+    let asked = tokio::spawn(request.send());
+    calls.recv().await.unwrap();
+    proxy.signal("TERM").await;
+    // It takes no further connections.
+    while TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    answer.send(()).unwrap();
+    let told: Value = asked.await.unwrap().unwrap().json().await.unwrap();
+    let text = told["result"]["content"][0]["text"].as_str().unwrap();
+    assert_eq!(text.len(), LENGTH);
     assert!(proxy.end().await.success());
 }
 

@@ -1,6 +1,6 @@
 //! While a transaction of another driver holds the record that it completes, and right after it.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use mcp_idempotent_core::{LeaseHandle, NotCurrent, ResultKind};
 use tokio::sync::oneshot;
