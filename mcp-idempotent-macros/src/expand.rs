@@ -118,8 +118,10 @@ fn options(args: &Args, target: &Target, runtime: &Path) -> TokenStream {
         });
     }
     if let Some(name) = args.key_argument.as_ref().and_then(|it| it.name.as_ref()) {
-        let schema = author_schema(target, runtime);
         fields.push(quote!(key_property: ::core::option::Option::Some(#name)));
+    }
+    if args.key_argument.is_some() || !args.ignored.is_empty() {
+        let schema = author_schema(target, runtime);
         fields.push(quote!(input_schema: ::core::option::Option::Some(|| #schema)));
     }
     if let Some(schema) = output_schema(target, runtime) {

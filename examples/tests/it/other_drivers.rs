@@ -239,3 +239,19 @@ async fn an_attempt_that_was_taken_over_commits_nothing() {
         database.end().await;
     }
 }
+
+/// sea-orm writes through the call's own transaction.
+#[tokio::test]
+async fn what_is_written_through_sea_orm_commits_only_with_the_record() {
+    let database = Database::new("sea-orm").await;
+    let (client, _server) = database.server("sea-orm").await;
+    charge(&client, "one").await;
+    let refuses = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+        $$ BEGIN RAISE 'no more records'; END $$; \
+        CREATE TRIGGER refuse BEFORE INSERT ON mcp_idempotent.records \
+        FOR EACH ROW EXECUTE FUNCTION refuse()";
+    database.pool.execute(sqlx::raw_sql(refuses)).await.unwrap();
+    try_charge(&client, "two").await.unwrap_err();
+    assert_eq!(database.charges().await, 1);
+    database.end().await;
+}

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use mcp_idempotent_core::{PolicyOverride, PolicyUse};
 
-use crate::call::{ClassifyFn, Object, schema};
+use super::runtime::with_key_argument;
+use crate::call::{ClassifyFn, Object, contract, schema};
 
 /// How a tool's effect and its record go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub struct ToolOptions {
     pub policy: PolicyOverride,
     /// The name of the key argument, if it is top-level.
     pub key_property: Option<&'static str>,
-    /// The author's own input schema, which shows whether the argument is part of it.
+    /// The author's own input schema, if the options name arguments.
     pub input_schema: Option<fn() -> Arc<Object>>,
     /// The tool's output schema.
     pub output_schema: Option<fn() -> Arc<Object>>,
@@ -58,6 +59,12 @@ impl ToolOptions {
             // The macro takes `verify` only together with the function.
             Mode::Lease => PolicyUse::Lease { can_verify: true },
         }
+    }
+
+    /// An argument that the options name, and that the tool does not have.
+    pub(crate) fn unknown_argument(&self) -> Option<&str> {
+        self.input_schema?;
+        contract::unknown_argument(&with_key_argument(self), &self.policy)
     }
 
     /// The name of a top-level key argument that the author's schema lacks. It is added to the schema, and

@@ -254,6 +254,7 @@ fn rules<'s, S: Store>(
         verify,
         added_argument: tool.added_argument,
         must_write: false,
+        unused: Some(tool.unused),
         is_listed: true,
     };
     let claimed = call.context.extensions.remove::<UnderRecord>();

@@ -27,6 +27,7 @@ use crate::{
         contract,
         on_replay::ReplayHook,
         reader::RefusalForm,
+        rules::Unused,
         schema::SchemaHash,
         scope::{AuthorizeHook, ScopeSource},
     },
@@ -59,6 +60,8 @@ pub(crate) struct AnnotatedTool {
     pub(crate) added_argument: Option<Arc<str>>,
     /// Its output schema, if results are checked against it.
     pub(crate) output_schema: Option<SchemaHash>,
+    /// Notices that it does not use its transaction.
+    pub(crate) unused: Arc<Unused>,
 }
 
 #[derive(Debug, Default)]
@@ -176,6 +179,13 @@ impl<S: Store> Idempotency<S> {
         if let Err(error) = &policy {
             tracing::error!(%error, "every call of this tool is refused");
         }
+        if let Some(pointer) = options.unknown_argument() {
+            tracing::error!(
+                tool = name,
+                pointer,
+                "the options of this tool name an argument that it does not have"
+            );
+        }
         let tool = AnnotatedTool {
             policy: policy.map(Arc::new),
             added_argument: options.added_argument().map(Arc::from),
@@ -183,6 +193,7 @@ impl<S: Store> Idempotency<S> {
                 .output_schema
                 .filter(|_| self.settings().check_output_schemas)
                 .map(|schema| SchemaHash::of(&schema())),
+            unused: Unused::by(name),
         };
         tools
             .write()
@@ -212,7 +223,7 @@ impl<S: Store> Idempotency<S> {
     /// Options that can never hold, such as a heartbeat longer than half its lease, do not compile. This
     /// check covers what depends on the server: a lease against the store's limit on transactions, and the
     /// attribute's options against the server's policy. It also finds `ignore` and `key_argument` that name no
-    /// argument of the tool.
+    /// argument of the tool. (Without this check, those are logged at the tool's first call.)
     ///
     /// ```
     /// # use mcp_idempotent_tower::{BuildError, Idempotency, MemoryStore, idempotent};
@@ -252,7 +263,7 @@ impl<S: Store> Idempotency<S> {
                 continue;
             };
             self.policy_of(&tool.name, &options.policy, options.policy_use())?;
-            if let Some(pointer) = contract::unknown_argument(tool, &options.policy) {
+            if let Some(pointer) = contract::unknown_argument(&tool.input_schema, &options.policy) {
                 return Err(BuildError::new(format!(
                     "the tool `{}` has no argument `{pointer}`, which its options name",
                     tool.name

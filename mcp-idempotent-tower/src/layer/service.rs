@@ -130,6 +130,7 @@ where
         verify: rule.verify.clone(),
         added_argument: rule.added_argument(tool).map(Arc::from),
         must_write: !read_only,
+        unused: None,
         is_listed: is_known,
     };
     let classify = rule.classify.clone();

@@ -121,6 +121,7 @@ impl<S: Store> Relay<S> {
             verify: None,
             added_argument: None,
             must_write: false,
+            unused: None,
             is_listed: hints.is_listed,
         };
         let reply = run::under_lease(rules, Box::new(call), |call, _| forward(call)).await;

@@ -132,14 +132,17 @@ fn policy_in(contract: &Value) -> PolicyOverride {
 }
 
 /// An argument that a tool's own options name, and that its input schema does not have.
-pub(crate) fn unknown_argument<'p>(tool: &Tool, policy: &'p PolicyOverride) -> Option<&'p str> {
+pub(crate) fn unknown_argument<'p>(
+    schema: &JsonObject,
+    policy: &'p PolicyOverride,
+) -> Option<&'p str> {
     let ignored = policy.ignored.iter().flat_map(|pointers| pointers.iter());
     let mut named = ignored.chain(&policy.key_argument).map(AsRef::as_ref);
     named.find(|pointer: &&str| {
         let name = pointer.strip_prefix('/').unwrap_or(pointer);
         let name = name.split('/').next().unwrap_or(name);
         let name = name.replace("~1", "/").replace("~0", "~");
-        !schema::may_have_property(&tool.input_schema, &name)
+        !schema::may_have_property(schema, &name)
     })
 }
 

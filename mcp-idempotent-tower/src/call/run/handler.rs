@@ -16,6 +16,7 @@ use mcp_idempotent_core::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::rules::Unused;
 use crate::call::refusal;
 
 /// An attempt that has a transaction: the engine's, or that of an unprotected call.
@@ -173,11 +174,17 @@ pub(in crate::call) fn hand_back<S: TransactionStore, R: HandlerResult>(
     lent: &Lent<S>,
     ran: Ran<R>,
     must_write: bool,
+    unused: Option<&Unused>,
 ) -> (Option<S::Transaction>, Ran<R>) {
     match lent.close() {
         Closed::StillHeld => (None, ran),
         Closed::Returned(transaction) => (Some(transaction), ran),
         Closed::Untouched(transaction) => {
+            if let (Some(unused), Ok(result)) = (unused, &ran)
+                && result.kind().is_success()
+            {
+                unused.notice();
+            }
             let ran = ran.and_then(|result| {
                 if must_write && result.kind().is_success() {
                     Err(NoResult {

@@ -102,6 +102,7 @@ where
     let handler = started(|| handler(*call, lent.clone()));
     let running = rules.idempotency.one_more();
     let must_write = rules.must_write;
+    let unused = rules.unused.clone();
     DetachOnDrop::new(async move {
         let ran = match handler {
             Ok(handler) => attempt
@@ -114,7 +115,7 @@ where
                 .map_err(NoResult::rolled_back),
             Err(not_started) => Err(not_started),
         };
-        let (transaction, ran) = hand_back(&lent, ran, must_write);
+        let (transaction, ran) = hand_back(&lent, ran, must_write, unused.as_deref());
         let commits = attempt.commits(Seen(&ran).kind());
         let rotated = attempt.rotated_key();
         let answer = attempt.finish(transaction, &Seen(&ran)).await;

@@ -1,6 +1,9 @@
 //! The rules for a call.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use mcp_idempotent_core::Policy;
 
@@ -20,8 +23,36 @@ pub(crate) struct Rules<'s, S> {
     pub(crate) added_argument: Option<Arc<str>>,
     /// Transaction mode: a handler that succeeds without taking the transaction is an error.
     pub(crate) must_write: bool,
+    /// Transaction mode: notices such a handler otherwise.
+    pub(crate) unused: Option<Arc<Unused>>,
     /// Whether the server lists the tool.
     pub(crate) is_listed: bool,
+}
+
+/// Notices that a tool does not use its transaction.
+#[derive(Debug)]
+pub(crate) struct Unused {
+    tool: Box<str>,
+    is_noticed: AtomicBool,
+}
+
+impl Unused {
+    pub(crate) fn by(tool: &str) -> Arc<Self> {
+        Arc::new(Self {
+            tool: tool.into(),
+            is_noticed: AtomicBool::new(false),
+        })
+    }
+
+    /// Warns the first time.
+    pub(in crate::call) fn notice(&self) {
+        if !self.is_noticed.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                tool = &*self.tool,
+                "a tool in transaction mode succeeded without using its transaction; what it wrote through another pool or connection is not protected. Give its services a `CallPool` (this is said once)"
+            );
+        }
+    }
 }
 
 impl<S> Rules<'_, S> {

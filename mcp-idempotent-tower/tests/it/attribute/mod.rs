@@ -10,6 +10,8 @@ mod extractors;
 mod fidelity;
 mod generic;
 mod keys;
+#[cfg(feature = "sqlite")]
+mod noticed;
 mod outcomes;
 mod policy;
 mod refusals;

@@ -125,6 +125,8 @@ async fn a_transaction_that_is_rolled_back_leaves_the_error_to_the_policy() {
 #[tokio::test]
 async fn a_fenced_attempt_can_commit_nothing_even_if_it_does_not_look() {
     let (database, server) = server(|_| {}).await;
+    // A panic of the handler would look like its failure.
+    let mut has_ended = false;
     let late = async |handle: LeaseHandle| {
         let mut transaction = database.outside.begin().await.unwrap();
         database.write(&mut transaction, "late").await;
@@ -150,9 +152,11 @@ async fn a_fenced_attempt_can_commit_nothing_even_if_it_does_not_look() {
         assert!(error.message().contains("has lost its lease"), "{error}");
         // It pays no attention, and reports success.
         transaction.commit().await.unwrap();
+        has_ended = true;
         succeed("late").await
     };
     assert_eq!(server.call_handled("key", late).await, ASK_AGAIN);
+    assert!(has_ended);
     assert_eq!(server.call_handled("key", never).await, replayed("once"));
     assert_eq!(database.effects().await, ["once"]);
 }
@@ -279,6 +283,7 @@ async fn the_record_that_equal_calls_share_is_completed_in_the_same_statement() 
                      AND max(expires_at) > clock_timestamp() + interval '23 h' FROM {s}.records WHERE state = 1 AND (labels LIKE 'tool%' OR labels LIKE '%rotated-keys%')";
     database.until(completed).await;
     database.execute("TRUNCATE {s}.records").await;
+    let mut has_ended = false;
     let loses_its_guard = async |handle: LeaseHandle| {
         let mut transaction = database.outside.begin().await.unwrap();
         database.write(&mut transaction, "late").await;
@@ -298,12 +303,14 @@ async fn the_record_that_equal_calls_share_is_completed_in_the_same_statement() 
             .await;
         run(&mut transaction, &statement).await.unwrap_err();
         drop(transaction);
+        has_ended = true;
         Reply::new(ResultKind::ProtocolError, "failed")
     };
     assert_ne!(
         server.call_handled("c", loses_its_guard).await,
         replayed("late")
     );
+    assert!(has_ended);
     assert_eq!(database.effects().await, ["once"]);
 }
 
