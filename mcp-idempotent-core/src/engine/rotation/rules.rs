@@ -89,3 +89,48 @@ fn terms(policy: &Policy, lease: Duration, transaction: bool, limit: Option<Dura
     };
     Terms { lease, heartbeat }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_guard_outlasts_what_it_guards_and_is_renewed_in_time() {
+        let policy = Policy::default();
+        for limit in [None, Some(LIMIT)] {
+            for transaction in [false, true] {
+                let Terms { lease, heartbeat } =
+                    GuardRules::of_equal_calls(&policy, transaction, limit).terms;
+                // A transaction has no lease of its own, and one that blocks renewals ends in time.
+                let guarded = if transaction {
+                    limit.unwrap_or_default() * 3
+                } else {
+                    policy.lease
+                };
+                assert!(lease > guarded, "{lease:?} {guarded:?}");
+                assert!(heartbeat < lease, "{heartbeat:?} {lease:?}");
+                // A renewal after its first statement aborts a transaction above READ COMMITTED.
+                assert!(!transaction || heartbeat > lease / 2, "{heartbeat:?}");
+            }
+        }
+        let short = Policy {
+            lease: LIMIT,
+            ..policy
+        };
+        let terms = GuardRules::of_equal_calls(&short, true, Some(LIMIT)).terms;
+        assert!(terms.lease > LIMIT * 3, "{terms:?}");
+    }
+
+    #[test]
+    fn equal_calls_are_minded_for_their_window() {
+        let policy = Policy::default();
+        for transaction in [false, true] {
+            let rules = GuardRules::of_equal_calls(&policy, transaction, None);
+            assert_eq!(rules.retention, policy.rotated_keys_window);
+            assert_ne!(rules.retention, policy.retention);
+            assert!(!rules.has_mark());
+        }
+    }
+}

@@ -68,6 +68,26 @@ async fn only_the_same_call_of_the_same_caller_under_a_key_is_minded() {
     }
 }
 
+/// The record in doubt is of other arguments, so it says nothing of this call.
+#[tokio::test(start_paused = true)]
+async fn a_conflict_with_a_call_in_doubt_holds_no_other_key_back() {
+    let server = Server::new(|policy| {
+        policy.rotated_keys = RotatedKeys::Refuse;
+        policy.on_doubt = OnDoubt::Rerun;
+    });
+    let fails = async { Reply::new(ResultKind::ProtocolError, "timed out") };
+    assert_eq!(server.call("a", fails).await, own("timed out"));
+    let ask = async |key: &str| {
+        let request = server.request(server.identity(Some(key), r#"{"n":1}"#));
+        server.call_as(request, succeed("another")).await
+    };
+    assert!(matches!(
+        ask("a").await,
+        Outcome::Refused("idempotency_key_conflict", ..)
+    ));
+    assert_eq!(ask("b").await, own("another"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_equal_call_under_another_key_gets_the_first_result_and_keeps_it() {
     let server = minding(RotatedKeys::Join);
