@@ -33,7 +33,7 @@ impl Ledger {
         &self.path
     }
 
-    pub(crate) fn append(&self, what: &str, name: &str) {
+    pub fn append(&self, what: &str, name: &str) {
         let mut file = OpenOptions::new()
             .create(true)
             .append(true)
@@ -67,6 +67,15 @@ impl Ledger {
     /// How many handlers stopped where they were told to.
     pub fn paused(&self, name: &str) -> usize {
         self.count(&format!("paused {name}"))
+    }
+
+    /// What was written of this kind, in order.
+    pub fn all(&self, what: &str) -> Vec<String> {
+        let names = self.lines().into_iter().filter_map(|line| {
+            let (kind, name) = line.split_once(' ')?;
+            (kind == what).then(|| name.to_owned())
+        });
+        names.collect()
     }
 
     fn count(&self, line: &str) -> usize {

@@ -1,70 +1,128 @@
-//! What came of the calls.
+//! What may have come of a call, and what may not.
 
-use std::{collections::HashMap, process::ExitCode};
+use std::collections::BTreeSet;
 
-use sqlx::PgPool;
+use crate::{
+    caller::Told,
+    row::{Fault, Mode, Row},
+};
 
-/// What one caller was told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Told {
-    Done(String),
-    /// Done, and not recorded.
-    Unrecorded(String),
-    Unknown,
+/// All that is known of one call.
+pub(crate) struct Evidence<'e> {
+    pub(crate) row: &'e Row,
+    /// What each of its callers was told.
+    pub(crate) early: &'e [Vec<Told>],
+    /// What callers were told after everything had ended.
+    pub(crate) late: &'e [Vec<Told>],
+    pub(crate) runs: usize,
+    /// Which executions made its effects.
+    pub(crate) effects: Vec<String>,
+    /// Those outside of the database, where it has both.
+    pub(crate) outside: Option<Vec<String>>,
 }
 
-impl Told {
-    pub(crate) fn read(line: &str) -> (u64, Self) {
-        let mut words = line.split(' ');
-        let mut word = || words.next().unwrap_or_default();
-        let call = word().parse().expect("the number of a call");
-        let told = match word() {
-            "done" => Self::Done(word().to_owned()),
-            "unrecorded" => Self::Unrecorded(word().to_owned()),
-            _ => Self::Unknown,
+impl Evidence<'_> {
+    fn callers(&self) -> impl Iterator<Item = &Vec<Told>> {
+        self.early.iter().chain(self.late)
+    }
+
+    fn told(&self) -> impl Iterator<Item = &Told> {
+        self.callers().flatten()
+    }
+
+    /// Whether somebody was told that the outcome is unknown, for good.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.told().any(|told| *told == Told::InDoubt)
+    }
+
+    pub(crate) fn findings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut check = |is_wrong: bool, what: &str| {
+            if is_wrong {
+                let (early, late, effects) = (self.early, self.late, &self.effects);
+                found.push(format!(
+                    "{what} (effects {effects:?}, {} executions, told {early:?}, then {late:?})",
+                    self.runs
+                ));
+            }
         };
-        (call, told)
+        let successes: BTreeSet<&str> = self.told().filter_map(Told::success).collect();
+        let is_transaction = self.row.mode == Mode::Transaction;
+        let in_lease = matches!(self.row.mode, Mode::Lease | Mode::LateTransaction);
+
+        check(self.effects.len() > 1, "repeated effect");
+        let none = self.effects.is_empty();
+        check(!successes.is_empty() && none, "success without an effect");
+        check(successes.len() > 1, "successes differ");
+        let made = |run: &&str| self.effects.iter().any(|effect| effect == run);
+        let other = !successes.iter().all(made) && !none;
+        check(other, "success of another execution than the effect's");
+        let ends = |told: &Vec<Told>| {
+            let last = told.last();
+            last.is_some_and(|it| it.success().is_some() || *it == Told::InDoubt)
+        };
+        check(!self.callers().all(ends), "a caller without an answer");
+        let conflicts = self.told().any(|told| *told == Told::Conflict);
+        check(conflicts, "conflict of a call with itself");
+        let doubtful = self.is_in_doubt() && !self.row.may_leave_doubt();
+        check(doubtful, "in doubt, where the outcome can be known");
+
+        let is_recorded = |told: &Told| matches!(told, Told::Done { .. });
+        let recorded = self.told().any(is_recorded);
+        let forgotten = self
+            .late
+            .iter()
+            .flatten()
+            .any(|told| *told == Told::InDoubt);
+        check(recorded && forgotten, "in doubt after a recorded success");
+        if is_transaction || (in_lease && !self.row.may_leave_doubt()) {
+            let replayed = |told: &Vec<Told>| {
+                matches!(
+                    told.last(),
+                    Some(Told::Done {
+                        is_replay: true,
+                        ..
+                    })
+                )
+            };
+            let all = self.late.iter().all(replayed);
+            check(!none && !all, "effect without a record");
+            check(none && all, "record without an effect");
+        }
+        if in_lease {
+            check(self.runs > 1, "executed more than once");
+        }
+        if let Some(outside) = &self.outside {
+            check(outside.len() > 1, "repeated effect outside");
+            let both = outside.iter().eq(&self.effects);
+            check(!successes.is_empty() && !both, "one effect of two");
+        }
+        found
     }
 }
 
-pub(crate) async fn judge(url: &str, told: &HashMap<u64, Vec<Told>>) -> ExitCode {
-    let pool = PgPool::connect(url).await.expect("the server answers");
-    let rows: Vec<(i64, String)> = sqlx::query_as("SELECT call, run FROM effects")
-        .fetch_all(&pool)
-        .await
-        .expect("the effects");
-    let mut effects: HashMap<u64, Vec<String>> = HashMap::new();
-    for (call, run) in rows {
-        let call = u64::try_from(call).expect("the number of a call");
-        effects.entry(call).or_default().push(run);
+/// What those were told who used a key for something else, while it ran or after.
+pub(crate) fn probed(
+    row: &Row,
+    probes: &[Told],
+    rows: &[String],
+    outside: &[String],
+) -> Vec<String> {
+    let mut found = Vec::new();
+    let others = rows.iter().chain(outside);
+    if others.filter(|effect| effect.contains("other/")).count() > 0 {
+        found.push("a key that is in use had another effect".to_owned());
     }
-    let (mut done, mut unknown, mut wrong) = (0, 0, 0);
-    for (call, told) in told {
-        let of_call = effects.get(call).map_or(&[][..], Vec::as_slice);
-        let results = told.iter().filter_map(|told| match told {
-            Told::Done(run) | Told::Unrecorded(run) => Some(run),
-            Told::Unknown => None,
-        });
-        let results: Vec<&String> = results.collect();
-        let is_right = if results.is_empty() {
-            unknown += 1;
-            of_call.len() <= 1
-        } else {
-            done += 1;
-            of_call.len() == 1 && results.iter().all(|result| **result == of_call[0])
+    for told in probes {
+        let is_right = match told {
+            Told::Conflict => true,
+            // It is not always known at once.
+            Told::Refused(_) => row.fault == Fault::Racers,
+            _ => false,
         };
         if !is_right {
-            wrong += 1;
-            println!("call {call}: told {told:?}, effects {of_call:?}");
+            found.push(format!("conflict unchecked (told {told:?})"));
         }
     }
-    println!(
-        "{} calls: {done} answered, {unknown} of lease mode with an unknown outcome, {wrong} wrong",
-        told.len()
-    );
-    if wrong == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    found
 }

@@ -86,13 +86,24 @@ impl Connection {
     /// Whether a message is kept from the other side, because the connection is silent or falls silent
     /// with it.
     fn keeps_back(self: &Arc<Self>) -> bool {
-        if self.state.counts.load(Ordering::SeqCst)
-            && self.state.is_the_last()
-            && !self.is_silent.swap(true, Ordering::SeqCst)
-        {
-            self.state.held.lock().unwrap().push(Arc::clone(self));
+        if self.state.counts.load(Ordering::SeqCst) && self.state.is_the_last() {
+            self.fall_silent();
         }
         self.is_silent()
+    }
+
+    /// Nothing passes from now on, and no side sees it end.
+    pub(super) fn fall_silent(self: &Arc<Self>) {
+        if !self.is_silent.swap(true, Ordering::SeqCst) {
+            self.state.held.lock().unwrap().push(Arc::clone(self));
+        }
+    }
+
+    fn take(&self, pending: &mut Vec<u8>, has_started: &mut bool) -> Option<Vec<u8>> {
+        if !self.state.is_any {
+            return message::take(pending, has_started);
+        }
+        (!pending.is_empty()).then(|| mem::take(pending))
     }
 
     fn pass_requests(self: &Arc<Self>, answered: &mpsc::Receiver<()>) -> io::Result<()> {
@@ -107,7 +118,7 @@ impl Connection {
                 heard.extend_from_slice(&chunk[..size]);
             }
             pending.extend_from_slice(&chunk[..size]);
-            while let Some(message) = message::take(&mut pending, &mut has_started) {
+            while let Some(message) = self.take(&mut pending, &mut has_started) {
                 if !self.pass(message, answered)? {
                     return Ok(());
                 }
@@ -191,7 +202,7 @@ impl Connection {
             let said = &chunk[..size];
             if self.state.counts.load(Ordering::SeqCst) {
                 counted.extend_from_slice(said);
-                while let Some(message) = message::take(&mut counted, &mut true) {
+                while let Some(message) = self.take(&mut counted, &mut true) {
                     self.server_spoke.store(true, Ordering::SeqCst);
                     if message.starts_with(b"E") {
                         self.state.errors.fetch_add(1, Ordering::SeqCst);
@@ -200,6 +211,9 @@ impl Connection {
                         self.to_client.send(message)?;
                     }
                 }
+                continue;
+            }
+            if self.is_silent() {
                 continue;
             }
             let is_ready = message::is_ready(said);

@@ -53,6 +53,8 @@ pub enum Cut {
 /// What all connections share.
 #[derive(Debug, Default)]
 struct State {
+    /// The messages are not those of Postgres.
+    is_any: bool,
     next_commit: Mutex<Option<Cut>>,
     turns: AtomicUsize,
     /// PREPARE is kept from the server.
@@ -98,10 +100,23 @@ impl Relay {
 
     /// As [`start`](Self::start); every message arrives this much later.
     pub fn start_late(target: &PgConnectOptions, by: Duration) -> Self {
-        let target = (target.get_host().to_owned(), target.get_port());
+        Self::listen_for(target.get_host(), target.get_port(), by, State::default())
+    }
+
+    /// To a server of any other protocol, on this machine. What is read at once counts as a message.
+    pub fn start_to_any(port: u16) -> Self {
+        let state = State {
+            is_any: true,
+            ..State::default()
+        };
+        Self::listen_for("127.0.0.1", port, Duration::ZERO, state)
+    }
+
+    fn listen_for(host: &str, port: u16, by: Duration, state: State) -> Self {
+        let target = (host.to_owned(), port);
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let state = Arc::new(State::default());
+        let state = Arc::new(state);
         thread::spawn({
             let state = Arc::clone(&state);
             move || {
@@ -164,12 +179,18 @@ impl Relay {
         self.state.is_forgetful.store(true, Ordering::SeqCst);
     }
 
-    /// Cuts the client's side of all connections now; the server does not notice.
-    pub fn cut_clients(&self) {
+    /// Cuts the client's side of all connections now; the server does not notice. Says how many.
+    pub fn cut_clients(&self) -> usize {
         let open = std::mem::take(&mut *self.state.open.lock().unwrap());
-        for connection in open.iter().filter_map(Weak::upgrade) {
-            connection.hold();
-        }
+        let open = open.iter().filter_map(Weak::upgrade);
+        open.inspect(|connection| connection.hold()).count()
+    }
+
+    /// Lets all open connections fall silent now. Says how many.
+    pub fn silence(&self) -> usize {
+        let open = self.state.open.lock().unwrap();
+        let open = open.iter().filter_map(Weak::upgrade);
+        open.inspect(|connection| connection.fall_silent()).count()
     }
 
     /// New connections are refused. Open ones live on.
@@ -199,6 +220,12 @@ impl Relay {
         self.state.errors.store(0, Ordering::SeqCst);
         self.state.silent_at.store(message, Ordering::SeqCst);
         self.state.counts.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether that message has come.
+    pub fn has_fallen_silent(&self) -> bool {
+        let silent_at = self.state.silent_at.load(Ordering::SeqCst);
+        silent_at > 0 && self.messages() >= silent_at
     }
 
     /// How many messages both sides have said since.

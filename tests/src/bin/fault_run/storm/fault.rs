@@ -8,7 +8,7 @@ use mcp_idempotent_tests::kit::{
 };
 use sqlx::{Connection as _, PgConnection};
 
-use crate::WORKERS;
+use super::WORKERS;
 
 /// One of twenty ends the server, because that takes the longest.
 const ROUND: [&str; 20] = [
@@ -75,7 +75,9 @@ impl Faults {
                 cluster.stop_immediately();
                 cluster.start_again();
             }
-            "cut all connections" => relay.cut_clients(),
+            "cut all connections" => {
+                relay.cut_clients();
+            }
             "fall silent" => relay.fall_silent_at(1 + self.count % 7),
             "cut at a commit, before the server has it" => {
                 relay.cut_next_commit(Cut::BeforeTheServer);

@@ -1,0 +1,178 @@
+//! All rows, how far each has come, and what was found.
+
+mod table;
+mod tally;
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use mcp_idempotent_tests::database::Stored;
+use tokio::{sync::Semaphore, task::JoinSet};
+
+pub(crate) use self::table::write as write_table;
+use self::tally::{State, Tally};
+use crate::{
+    random::Random,
+    round,
+    row::{Mode, Row, StoreKind},
+    site::Site,
+};
+
+/// How many rows are tried at once. They mostly wait.
+const AT_ONCE: usize = 3;
+/// How many rounds of a row share its processes and its database.
+const ROUNDS: u64 = 4;
+
+pub(crate) struct Options {
+    seed: Option<u64>,
+    only: String,
+    /// The round to begin with.
+    round: u64,
+}
+
+impl Options {
+    pub(crate) fn read(words: &[&str]) -> Self {
+        let mut options = Self {
+            seed: None,
+            only: String::new(),
+            round: 0,
+        };
+        for pair in words.chunks(2) {
+            match pair {
+                ["--seed", seed] => options.seed = Some(seed.parse().expect("a number")),
+                ["--round", round] => options.round = round.parse().expect("a number"),
+                ["--only", words] => options.only = (*words).to_owned(),
+                other => panic!("not an option with its value: {other:?}"),
+            }
+        }
+        options
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = Row::all();
+        rows.retain(|row| row.to_string().contains(&self.only));
+        rows
+    }
+}
+
+fn new_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(1, |now| now.as_secs())
+}
+
+/// Each row once.
+pub(crate) async fn short(options: &Options) -> ExitCode {
+    let state = State::new(options.seed.unwrap_or_else(new_seed));
+    println!("seed {}", state.seed);
+    let begun = Instant::now();
+    let state = batch(state, options.rows(), options.round, 1, None).await;
+    println!("{} in {} s", state.summary(), begun.elapsed().as_secs());
+    state.exit_code()
+}
+
+/// Rows again and again, until there are so many calls.
+pub(crate) async fn long(calls: u64, path: &Path, options: &Options) -> ExitCode {
+    let mut state = State::read(path).unwrap_or_else(|| {
+        let seed = options.seed.unwrap_or_else(new_seed);
+        State::new(seed)
+    });
+    println!("seed {}", state.seed);
+    while state.calls() < calls {
+        let rows = options.rows();
+        // Those that are behind first: a run may have been ended in the middle.
+        let rounds = |row: &Row| state.rounds(&row.to_string());
+        let least = rows.iter().map(rounds).min().unwrap_or_default();
+        let behind = rows.iter().copied().filter(|row| rounds(row) == least);
+        let behind = behind.collect();
+        state = batch(state, behind, least, ROUNDS, Some(path)).await;
+        eprintln!("{} of {calls} calls: {}", state.calls(), state.summary());
+    }
+    println!("{}", state.summary());
+    state.exit_code()
+}
+
+/// Some rounds of each of these rows.
+async fn batch(
+    mut state: State,
+    rows: Vec<Row>,
+    from: u64,
+    rounds: u64,
+    path: Option<&Path>,
+) -> State {
+    let turns = Arc::new(Semaphore::new(AT_ONCE));
+    let mut tried = JoinSet::new();
+    let all = rows.len();
+    for row in rows {
+        let turns = Arc::clone(&turns);
+        let seed = state.seed;
+        tried.spawn(async move {
+            let turn = turns.acquire().await;
+            let begun = Instant::now();
+            let tally = try_row(row, seed, from, rounds).await;
+            drop(turn);
+            (row, tally, begun.elapsed())
+        });
+    }
+    let mut count = 0;
+    while let Some(tried) = tried.join_next().await {
+        let (row, tally, took) = tried.expect("a row does not panic");
+        count += 1;
+        let verdict = tally.verdict(&row);
+        eprintln!(
+            "{count:3}/{all} {row}: {verdict}, {:.1} s",
+            took.as_secs_f64()
+        );
+        if !tally.is_right(&row) {
+            for finding in &tally.findings {
+                println!("{row}: {finding}");
+            }
+            println!(
+                "to repeat it: fault-run short --seed {} --round {from} --only '{row}'",
+                state.seed
+            );
+        }
+        state.add(&row, tally);
+        if let Some(path) = path {
+            state.write(path);
+        }
+    }
+    state
+}
+
+async fn try_row(row: Row, seed: u64, from: u64, rounds: u64) -> Tally {
+    let mut site = Site::new(row).await;
+    let mut tally = Tally::default();
+    let name = row.to_string();
+    for number in from..from + rounds {
+        let random = Random::new(seed, &name, number);
+        tally.add(&row, round::run(&mut site, number, random).await);
+    }
+    let left = site.left_in_transaction().await;
+    if left > 0 {
+        tally.find(format!("{left} sessions are left in a transaction"));
+    }
+    if row.mode == Mode::Transaction {
+        let records = site.records().await;
+        let completed = records.iter().filter(|it| **it == Stored::Completed);
+        let (completed, effects) = (completed.count(), site.rows().await.len());
+        if completed != effects || records.len() != completed {
+            tally.find(format!("{effects} effects, and the records {records:?}"));
+        }
+    } else if matches!(row.store, StoreKind::Postgres | StoreKind::Sqlite)
+        && !row.is_wrong()
+        && !row.may_leave_doubt()
+    {
+        let records = site.records().await;
+        if records.iter().any(|it| *it != Stored::Completed) {
+            tally.find(format!("unfinished records: {records:?}"));
+        }
+    }
+    tally
+}
+
+type Tallies = BTreeMap<String, Tally>;
