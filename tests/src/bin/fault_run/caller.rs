@@ -12,7 +12,7 @@ use serde_json::{Map, json};
 
 use crate::{
     link::Server,
-    server::{STOP_AT, TENANT, TROUBLE},
+    server::{LARGE_RESULT, STOP_AT, TENANT, TROUBLE},
 };
 
 /// Longer than any wait of a server's, twice over.
@@ -101,7 +101,12 @@ impl Told {
         let result = &answer.json["result"];
         if !answer.is_failure() && result["isError"] != true {
             let run = result["structuredContent"]["run"].as_str();
-            let run = run.unwrap_or_default().to_owned();
+            let mut run = run.unwrap_or_default().to_owned();
+            let padding = result["structuredContent"]["padding"].as_str();
+            let padding = padding.unwrap_or_default().len();
+            if (1..LARGE_RESULT).contains(&padding) {
+                run.push_str(" in part");
+            }
             if result["_meta"].get(wire::UNRECORDED).is_some() {
                 return Self::Unrecorded(run);
             }

@@ -224,23 +224,27 @@ impl Row {
         ];
         let redis = [Fault::KillRedis, Fault::FreezeRedis];
         for transport in [Transport::Stdio, Transport::Http] {
-            add(transport, StoreKind::Postgres, &every, &kills);
-            add(transport, StoreKind::Sqlite, &every[..2], &kills);
-            add(transport, StoreKind::Redis, &[Lease], &kills);
-            add(transport, StoreKind::Memory, &[Lease], &kills[..1]);
+            let mut on = |store, modes: &[Mode], faults: &[Fault]| {
+                add(transport, store, modes, faults);
+            };
+            on(StoreKind::Postgres, &every, &kills);
+            on(StoreKind::Postgres, &every, &fails);
+            on(StoreKind::Postgres, &every, &database);
+            on(
+                StoreKind::Postgres,
+                &[Transaction, LateTransaction],
+                &commits,
+            );
+            on(StoreKind::Sqlite, &every[..2], &kills);
+            on(StoreKind::Sqlite, &every[..2], &fails);
+            on(StoreKind::Sqlite, &[Transaction], &full);
+            on(StoreKind::Redis, &[Lease], &kills);
+            on(StoreKind::Redis, &[Lease], &redis);
+            on(StoreKind::Memory, &[Lease], &kills[..1]);
+            on(StoreKind::Memory, &[Lease], &fails);
         }
-        let (stdio, http) = (Transport::Stdio, Transport::Http);
-        add(stdio, StoreKind::Postgres, &every, &fails);
-        add(stdio, StoreKind::Postgres, &every, &database);
-        add(
-            stdio,
-            StoreKind::Postgres,
-            &[Transaction, LateTransaction],
-            &commits,
-        );
-        add(stdio, StoreKind::Sqlite, &every[..2], &fails);
-        add(stdio, StoreKind::Sqlite, &[Transaction], &full);
-        add(stdio, StoreKind::Redis, &[Lease], &redis);
+        // Over stdio the end of a connection is the end of the server.
+        let http = Transport::Http;
         add(http, StoreKind::Postgres, &every, &callers);
         add(http, StoreKind::Sqlite, &every[..2], &callers);
         add(http, StoreKind::Memory, &[Lease], &callers);

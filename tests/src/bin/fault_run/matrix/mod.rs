@@ -17,6 +17,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 pub(crate) use self::table::write as write_table;
 use self::tally::{State, Tally};
 use crate::{
+    judge,
     random::Random,
     round,
     row::{Mode, Row, StoreKind},
@@ -68,6 +69,7 @@ fn new_seed() -> u64 {
 /// Each row once.
 pub(crate) async fn short(options: &Options) -> ExitCode {
     let state = State::new(options.seed.unwrap_or_else(new_seed));
+    judge::assert_finds_each_fault();
     println!("seed {}", state.seed);
     let begun = Instant::now();
     let state = batch(state, options.rows(), options.round, 1, None).await;
@@ -81,6 +83,7 @@ pub(crate) async fn long(calls: u64, path: &Path, options: &Options) -> ExitCode
         let seed = options.seed.unwrap_or_else(new_seed);
         State::new(seed)
     });
+    judge::assert_finds_each_fault();
     println!("seed {}", state.seed);
     while state.calls() < calls {
         let rows = options.rows();

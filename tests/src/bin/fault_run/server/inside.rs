@@ -71,20 +71,16 @@ impl<D: Database> Server<D> {
             run::<D>(connection, &large).await?;
         }
         self.write(connection, &what, &run_name).await?;
-        let mut padding = String::new();
+        let mut receipt = Shop::receipt(order, run_name);
         if Trouble::FullForRecord.is_in(&meta) {
             run::<D>(connection, FILL).await?;
-            padding = "x".repeat(LARGE);
+            receipt.0.padding = "x".repeat(LARGE);
         }
         self.shop.reach(Point::AfterEffect, &meta, &what).await;
         if Trouble::FailAfterEffect.is_in(&meta) {
             return Err(internal("it fails after its effect"));
         }
-        Ok(Json(Receipt {
-            name: order.name,
-            run: run_name,
-            padding,
-        }))
+        Ok(receipt)
     }
 
     /// Acts outside, and then writes a row in the record's transaction.
@@ -107,11 +103,7 @@ impl<D: Database> Server<D> {
         if Trouble::FailAfterEffect.is_in(&meta) {
             return Err(internal("it fails after its effect"));
         }
-        Ok(Json(Receipt {
-            name: order.name,
-            run: run_name,
-            padding: String::new(),
-        }))
+        Ok(Shop::receipt(order, run_name))
     }
 }
 

@@ -24,7 +24,7 @@ use mcp_idempotent_tower::{
     store::{redis::RedisStore, sqlite::SqliteStoreBuilder},
 };
 use rmcp::{
-    ErrorData, ServerHandler, ServiceExt as _,
+    ErrorData, Json, ServerHandler, ServiceExt as _,
     model::RequestMetaObject,
     transport::streamable_http_server::{
         StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
@@ -36,6 +36,9 @@ use crate::row::{Defect, Mode, StoreKind, Transport};
 
 /// What the program is called with to be a server.
 pub(crate) const SERVE: &str = "serve";
+
+/// In bytes.
+pub(crate) const LARGE_RESULT: usize = 20_000;
 
 /// Where a call stops: a name of [`Point`].
 pub(crate) const STOP_AT: &str = "tests/stop-at";
@@ -116,7 +119,7 @@ struct Receipt {
     name: String,
     /// Which execution made the effect.
     run: String,
-    /// Where a result is to be large.
+    /// Of a large result.
     #[serde(skip_serializing_if = "String::is_empty")]
     padding: String,
 }
@@ -135,6 +138,16 @@ impl Shop {
         self.ledger.append("run", &effect);
         let count = self.runs.fetch_add(1, Ordering::Relaxed);
         (effect, format!("{}-{count}", std::process::id()))
+    }
+
+    /// What an execution returns. Every second call has a result that is too large for one message.
+    fn receipt(order: Order, run: String) -> Json<Receipt> {
+        let is_large = order.name.ends_with(['1', '3', '5', '7', '9']);
+        Json(Receipt {
+            name: order.name,
+            run,
+            padding: "x".repeat(if is_large { LARGE_RESULT } else { 0 }),
+        })
     }
 
     /// Stops here, if this call is to, until the ledger says otherwise.

@@ -39,11 +39,7 @@ impl<S: Store> Server<S> {
         if Trouble::FailAfterEffect.is_in(meta) {
             return Err(internal("it fails after its effect"));
         }
-        Ok(Json(Receipt {
-            name: order.name,
-            run,
-            padding: String::new(),
-        }))
+        Ok(Shop::receipt(order, run))
     }
 }
 

@@ -152,17 +152,10 @@ impl Server {
     ) -> Result<Json<Receipt>, ErrorData> {
         let tenant = word(&meta, TENANT).unwrap_or_default();
         let key = word(&meta, wire::KEY).unwrap_or_default();
-        let receipt = |run: String| {
-            Json(Receipt {
-                name: order.name.clone(),
-                run,
-                padding: String::new(),
-            })
-        };
         let claim = self.claim_or_wait(tenant, key, &order.name).await;
         let token = match claim.map_err(internal)? {
             Claim::Granted(token) => token,
-            Claim::Completed(run) => return Ok(receipt(run)),
+            Claim::Completed(run) => return Ok(Shop::receipt(order, run)),
             Claim::Refused(refusal) => return Err(refusal),
         };
         let (what, run) = self.shop.begin(&meta, &order);
@@ -186,7 +179,7 @@ impl Server {
             return Err(refuse("fenced", "retry_same_key"));
         }
         transaction.commit().await.map_err(internal)?;
-        Ok(receipt(run))
+        Ok(Shop::receipt(order, run))
     }
 }
 

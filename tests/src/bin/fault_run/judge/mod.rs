@@ -1,7 +1,10 @@
 //! What may have come of a call, and what may not.
 
+mod trial;
+
 use std::collections::BTreeSet;
 
+pub(crate) use self::trial::assert_finds_each_fault;
 use crate::{
     caller::Told,
     row::{Fault, Mode, Row},
@@ -75,6 +78,13 @@ impl Evidence<'_> {
             .flatten()
             .any(|told| *told == Told::InDoubt);
         check(recorded && forgotten, "in doubt after a recorded success");
+        let mut early = self.early.iter().flatten();
+        let resolved = self.late.iter().flatten().any(is_recorded);
+        let doubted = early.any(|told| *told == Told::InDoubt);
+        check(
+            resolved && doubted,
+            "success after it was in doubt for good",
+        );
         if is_transaction || (in_lease && !self.row.may_leave_doubt()) {
             let replayed = |told: &Vec<Told>| {
                 matches!(
