@@ -226,6 +226,8 @@ impl Round<'_> {
         mut probes: Vec<Told>,
     ) -> Outcome {
         let early = std::mem::take(&mut self.told);
+        let runs = |call: &Call| self.site.ledger.runs(&call.effect());
+        let early_runs: Vec<usize> = self.calls.iter().map(runs).collect();
         for call in 0..CALLS {
             for place in [0, 1] {
                 self.ask(call, place, First::Plain, Duration::ZERO);
@@ -257,6 +259,7 @@ impl Round<'_> {
                 early: &early[&n],
                 late: &late[&n],
                 runs: self.site.ledger.runs(&call.effect()),
+                early_runs: early_runs[n],
                 effects: of(call, if row.writes_rows() { &rows } else { &outside }),
                 outside: (row.mode == Mode::LateTransaction).then(|| of(call, &outside)),
             };

@@ -65,6 +65,7 @@ impl Case {
             early: slice::from_ref(&self.early),
             late: slice::from_ref(&self.late),
             runs: self.runs,
+            early_runs: self.runs,
             effects: owned(&self.effects),
             outside: self.outside.as_ref().map(owned),
         };
