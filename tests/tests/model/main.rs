@@ -3,6 +3,7 @@
 //! fault that is planted in the protocol breaks one of them, so the search would notice.
 
 mod lease;
+mod rotation;
 mod transaction;
 
 /// A process, and where its call stands.
