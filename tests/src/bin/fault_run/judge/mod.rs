@@ -1,5 +1,6 @@
 //! What may have come of a call, and what may not.
 
+mod replay;
 mod trial;
 
 use std::collections::BTreeSet;
@@ -102,6 +103,9 @@ impl Evidence<'_> {
         }
         if in_lease {
             check(self.runs > 1, "executed more than once");
+            let observed = replay::Observation::of(self);
+            let possible = observed.is_possible(self.row.fault.may_lose_claims());
+            check(!possible, "no transitions of the model explain it");
         }
         if let Some(outside) = &self.outside {
             check(outside.len() > 1, "repeated effect outside");

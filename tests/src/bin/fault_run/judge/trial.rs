@@ -169,6 +169,7 @@ pub(crate) fn assert_finds_each_fault() {
     revived.late = vec![replayed("x")];
     let found = revived.findings();
     assert!(found.contains("success after it was in doubt"), "{found:?}");
+    assert!(found.contains("no transitions of the model"), "{found:?}");
 
     let row = row(Mode::Transaction, Point::AfterEffect);
     assert!(probed(&row, &[Told::Conflict], &[], &[]).is_empty());

@@ -160,8 +160,10 @@ impl Server {
         };
         let (what, run) = self.shop.begin(&meta, &order);
         self.shop.reach(Point::BeforeEffect, &meta, &what).await;
-        // A little time in which others find it in progress.
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        // Time in which others find it in progress.
+        if self.defect == Defect::ConflictUnchecked {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
         let mut transaction = self.pool.begin().await.map_err(internal)?;
         let written = effect::<Postgres>(&mut transaction, &format!("{what}/{run}")).await;
         written.map_err(internal)?;
