@@ -20,7 +20,7 @@
 //!
 //!   | What happens | `appendfsync always` | `everysec` (default) | no append-only file |
 //!   | --- | --- | --- | --- |
-//!   | the server process is killed and started again | nothing is lost | nothing is lost | everything since the last snapshot |
+//!   | the server process is killed and started again | nothing is lost | nothing, or up to 2 seconds if a slow disk was being flushed: meanwhile Redis acknowledges writes before it writes them to the file | everything since the last snapshot |
 //!   | its machine loses power | nothing is lost | up to 2 seconds | everything since the last snapshot |
 //!   | a replica takes over | what it had not received: usually milliseconds, under load or a broken network up to the time that the failover takes | the same | the same |
 //!

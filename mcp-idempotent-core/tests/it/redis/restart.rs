@@ -6,8 +6,8 @@ use super::*;
 use crate::stores::lease;
 
 #[tokio::test]
-async fn a_kill_and_a_restart_with_an_append_only_file_lose_nothing() {
-    let mut server = Server::start();
+async fn a_kill_and_a_restart_with_a_file_that_is_always_flushed_lose_nothing() {
+    let mut server = Server::start_with(&["appendfsync", "always"]);
     let store = store(&server.url());
     let (running, done) = (
         lease(&store, &claim(1)).await,

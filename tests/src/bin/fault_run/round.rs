@@ -256,6 +256,7 @@ impl Round<'_> {
         for (n, call) in self.calls.iter().enumerate() {
             let evidence = Evidence {
                 row: &row,
+                may_doubt: row.may_leave_doubt_of(n),
                 early: &early[&n],
                 late: &late[&n],
                 runs: self.site.ledger.runs(&call.effect()),

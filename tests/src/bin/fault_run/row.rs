@@ -155,9 +155,16 @@ impl Fault {
 }
 
 impl Row {
-    pub(crate) const fn may_leave_doubt(&self) -> bool {
+    /// Whether this call may be left in doubt. A kill that finds a call at some point finds others wherever
+    /// they happen to be.
+    pub(crate) fn may_leave_doubt_of(&self, call: usize) -> bool {
         let in_lease = matches!(self.mode, Mode::Lease | Mode::LateTransaction);
-        in_lease && self.fault.may_leave_doubt()
+        let is_beside = matches!(self.fault, Fault::Kill(_)) && call >= self.stopping();
+        in_lease && (is_beside || self.fault.may_leave_doubt())
+    }
+
+    pub(crate) fn may_leave_doubt(&self) -> bool {
+        self.may_leave_doubt_of(self.stopping())
     }
 
     /// Whether the judge has to find something.

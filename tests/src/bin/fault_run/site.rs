@@ -198,7 +198,10 @@ impl Base {
     async fn new(row: &Row) -> Self {
         match row.store {
             StoreKind::Memory => Self::Memory,
-            StoreKind::Redis => Self::Redis(block_in_place(redis::Server::start)),
+            // Under `everysec` a kill during a flush loses claims.
+            StoreKind::Redis => Self::Redis(block_in_place(|| {
+                redis::Server::start_with(&["appendfsync", "always"])
+            })),
             StoreKind::Sqlite => Self::Sqlite(Sqlite::create().await),
             StoreKind::Postgres => {
                 let stops = row.fault == Fault::StopCluster;

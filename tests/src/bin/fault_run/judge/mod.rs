@@ -14,6 +14,8 @@ use crate::{
 /// All that is known of one call.
 pub(crate) struct Evidence<'e> {
     pub(crate) row: &'e Row,
+    /// Whether its outcome may be unknown for good.
+    pub(crate) may_doubt: bool,
     /// What each of its callers was told.
     pub(crate) early: &'e [Vec<Told>],
     /// What callers were told after everything had ended.
@@ -70,7 +72,7 @@ impl Evidence<'_> {
         check(!self.callers().all(ends), "a caller without an answer");
         let conflicts = self.told().any(|told| *told == Told::Conflict);
         check(conflicts, "conflict of a call with itself");
-        let doubtful = self.is_in_doubt() && !self.row.may_leave_doubt();
+        let doubtful = self.is_in_doubt() && !self.may_doubt;
         check(doubtful, "in doubt, where the outcome can be known");
 
         let is_recorded = |told: &Told| matches!(told, Told::Done { .. });
@@ -87,7 +89,7 @@ impl Evidence<'_> {
         // One that never ran may come free: its claim is given back when its lost answer is found.
         let changed = self.early_runs > 0 && resolved && doubted;
         check(changed, "success after it was in doubt for good");
-        if is_transaction || (in_lease && !self.row.may_leave_doubt()) {
+        if is_transaction || (in_lease && !self.may_doubt) {
             let replayed = |told: &Vec<Told>| {
                 matches!(
                     told.last(),

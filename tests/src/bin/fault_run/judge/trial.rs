@@ -62,6 +62,7 @@ impl Case {
         let owned = |runs: &Vec<&str>| runs.iter().map(|run| (*run).to_owned()).collect();
         let evidence = Evidence {
             row: &row,
+            may_doubt: row.may_leave_doubt_of(0),
             early: slice::from_ref(&self.early),
             late: slice::from_ref(&self.late),
             runs: self.runs,
