@@ -135,6 +135,11 @@ impl Client {
         tools.into_iter().map(|tool| json!(tool)).collect()
     }
 
+    /// Ends the connection. Calls that wait for an answer hear that there will be none.
+    pub fn hang_up(&self) {
+        self.service.cancellation_token().cancel();
+    }
+
     /// Leaves the server without waiting for anything.
     pub async fn leave(self) {
         drop(self.service.cancel().await);

@@ -36,6 +36,11 @@ pub(crate) async fn happen(site: &mut Site, others: impl AsyncFnOnce()) -> bool 
             site.start_again().await;
             died
         }
+        Fault::HangUp => {
+            let ended = first.hang_up().await;
+            site.start_again().await;
+            ended
+        }
         Fault::KillAtCommit => {
             let held = until(|| site.relay().has_cut()).await;
             let died = first.kill().await;

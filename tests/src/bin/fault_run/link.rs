@@ -108,6 +108,16 @@ impl Server {
         status.signal() == Some(SIGKILL)
     }
 
+    /// Ends the connection over stdio, with which the server ends. Says whether it did so by itself.
+    pub(crate) async fn hang_up(&self) -> bool {
+        if let Link::Stdio(client) = &self.link {
+            client.hang_up();
+        }
+        let mut child = self.child.lock().await;
+        let ended = tokio::time::timeout(Duration::from_secs(20), child.wait()).await;
+        ended.is_ok_and(|status| status.expect("our child").success())
+    }
+
     /// SIGSTOP. Says whether the process stands still.
     pub(crate) async fn freeze(&self) -> bool {
         self.signal("STOP").await;

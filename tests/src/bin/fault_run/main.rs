@@ -1,8 +1,8 @@
 //! Kills real things while real servers answer, and judges what came of each call.
 //!
 //! ```sh
-//! tests/run --with-services -- cargo run -p mcp-idempotent-tests --bin fault-run -- short
-//! tests/run --with-services -- cargo run -p mcp-idempotent-tests --bin fault-run -- long 12000 /tmp/faults.json
+//! tests/run --faults
+//! tests/run --faults -- long 12000 faults.json
 //! ```
 
 #![expect(
@@ -25,6 +25,8 @@ mod storm;
 
 use std::process::ExitCode;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 const USAGE: &str = "usage: fault-run short [--seed N] [--only WORDS]
        fault-run long CALLS STATE [--seed N] [--only WORDS]
        fault-run table STATE
@@ -40,21 +42,40 @@ storm   calls on Postgres under faults at random
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let number = |text: &str| text.parse().expect("a number");
     match words.as_slice() {
         [server::SERVE, settings] => server::serve(settings).await,
         [storm::WORK, url] => storm::work(url).await,
-        ["storm", calls, faults] => return storm::run(number(calls), number(faults)).await,
-        ["short", options @ ..] => return matrix::short(&matrix::Options::read(options)).await,
-        ["long", calls, state, options @ ..] => {
-            let options = matrix::Options::read(options);
-            return matrix::long(number(calls), state.as_ref(), &options).await;
-        }
-        ["table", state] => return matrix::write_table(state.as_ref()),
-        _ => {
-            eprintln!("{USAGE}");
-            return ExitCode::FAILURE;
-        }
+        words => tokio::select! {
+            code = run(words) => return code,
+            // What was started ends with what is dropped here.
+            () = told_to_end() => return ExitCode::FAILURE,
+        },
     }
     ExitCode::SUCCESS
+}
+
+async fn run(words: &[&str]) -> ExitCode {
+    let number = |text: &str| text.parse().expect("a number");
+    match words {
+        ["short", options @ ..] => matrix::short(&matrix::Options::read(options)).await,
+        ["long", calls, state, options @ ..] => {
+            let options = matrix::Options::read(options);
+            matrix::long(number(calls), state.as_ref(), &options).await
+        }
+        ["table", state] => matrix::write_table(state.as_ref()),
+        ["storm", calls, faults] => storm::run(number(calls), number(faults)).await,
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn told_to_end() {
+    let mut terminated = signal(SignalKind::terminate()).expect("a signal handler");
+    let mut interrupted = signal(SignalKind::interrupt()).expect("a signal handler");
+    tokio::select! {
+        _ = terminated.recv() => {}
+        _ = interrupted.recv() => {}
+    }
 }

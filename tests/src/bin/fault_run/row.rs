@@ -52,6 +52,8 @@ pub(crate) enum Fault {
     Kill(Point),
     /// SIGKILL of the server process, while a COMMIT of its is on the way.
     KillAtCommit,
+    /// The client ends the connection, and the server ends with it.
+    HangUp,
     /// SIGSTOP until the lease has ended, then SIGCONT.
     Freeze,
     /// The sessions of calls that run are terminated.
@@ -92,7 +94,8 @@ impl Fault {
     pub(crate) const fn point(self) -> Option<Point> {
         match self {
             Self::Kill(point) => Some(point),
-            Self::Freeze
+            Self::HangUp
+            | Self::Freeze
             | Self::EndSessions
             | Self::StopCluster
             | Self::CutDatabase
@@ -266,7 +269,10 @@ impl Row {
             on(StoreKind::Memory, &[Lease], &fails);
         }
         // Over stdio the end of a connection is the end of the server.
-        let http = Transport::Http;
+        let (stdio, http) = (Transport::Stdio, Transport::Http);
+        add(stdio, StoreKind::Postgres, &every, &[Fault::HangUp]);
+        add(stdio, StoreKind::Sqlite, &every[..2], &[Fault::HangUp]);
+        add(stdio, StoreKind::Redis, &[Lease], &[Fault::HangUp]);
         add(http, StoreKind::Postgres, &every, &callers);
         add(http, StoreKind::Sqlite, &every[..2], &callers);
         add(http, StoreKind::Memory, &[Lease], &callers);
@@ -306,6 +312,7 @@ impl fmt::Display for Fault {
             Self::Kill(Point::AfterEffect) => "SIGKILL after the effect, before the record",
             Self::Kill(Point::AfterRecord) => "SIGKILL after the record, before the answer",
             Self::KillAtCommit => "SIGKILL with COMMIT on its way",
+            Self::HangUp => "client hangs up, and its server ends",
             Self::Freeze => "SIGSTOP past the lease, SIGCONT",
             Self::EndSessions => "sessions terminated",
             Self::StopCluster => "cluster stopped at once, and restarted",
