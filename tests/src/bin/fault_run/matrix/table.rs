@@ -29,7 +29,8 @@ pub(crate) fn write(state: &Path) -> ExitCode {
 fn table(state: &State) -> String {
     let calls = state.calls();
     let mut text = format!(
-        "\nWritten on {} by `fault-run long {calls} STATE --seed {}` and `fault-run table STATE`: {}.\n\n\
+        "\nWritten on {} by `tests/run --faults -- table faults.json`, after `tests/run --faults -- long {calls} \
+         faults.json --seed {}`: {}.\n\n\
          | Fault | Transport | Store | Mode | Calls | Faults | Calls met | Effects | In doubt | Verdict |\n\
          | --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n",
         date(),
