@@ -1,6 +1,8 @@
 //! What each step does.
 
-use mcp_idempotent_core::testing::model::{Answer, Call, LEASE, Operation, Resolution, Seen};
+use mcp_idempotent_core::testing::model::{
+    Answer, Call, IN_DOUBT, LEASE, Operation, Resolution, Seen,
+};
 
 use super::{Action, At, Attempt, Fault, Leases, OnDoubt, State, Told};
 
@@ -70,6 +72,11 @@ impl Leases {
         };
         if let Some(held) = granted {
             let keeps = held.attempts > 1;
+            let in_doubt = Some((Call::This, Seen::InDoubt(held.token)));
+            if !keeps && state.store.look_up(false) == in_doubt {
+                // Its lease has ended meanwhile, but nothing ran under it: it is free all the same.
+                state.store.apply(Operation::Pass(IN_DOUBT + 1));
+            }
             self.change(state, p, held.token, |token| {
                 Operation::Release(token, keeps)
             });
