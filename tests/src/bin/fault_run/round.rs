@@ -253,6 +253,11 @@ impl Round<'_> {
             ..Outcome::default()
         };
         let row = self.site.row;
+        let stood = row
+            .fault
+            .point()
+            .map(|it| self.site.ledger.all(it.as_str()));
+        let stood = stood.unwrap_or_default();
         for (n, call) in self.calls.iter().enumerate() {
             let evidence = Evidence {
                 row: &row,
@@ -261,6 +266,7 @@ impl Round<'_> {
                 late: &late[&n],
                 runs: self.site.ledger.runs(&call.effect()),
                 early_runs: early_runs[n],
+                stood: stood.contains(&call.effect()),
                 effects: of(call, if row.writes_rows() { &rows } else { &outside }),
                 outside: (row.mode == Mode::LateTransaction).then(|| of(call, &outside)),
             };

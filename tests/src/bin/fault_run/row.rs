@@ -126,21 +126,6 @@ impl Fault {
         )
     }
 
-    /// Whether a process that lives on may not hear what became of a claim.
-    pub(crate) const fn may_lose_claims(self) -> bool {
-        matches!(
-            self,
-            Self::EndSessions
-                | Self::StopCluster
-                | Self::CutDatabase
-                | Self::SilenceDatabase
-                | Self::LoseCommitAnswer
-                | Self::LoseCommit
-                | Self::KillRedis
-                | Self::FreezeRedis
-        )
-    }
-
     pub(crate) const fn is_at_the_database(self) -> bool {
         matches!(
             self,

@@ -23,6 +23,9 @@ pub(crate) struct Evidence<'e> {
     pub(crate) runs: usize,
     /// Those of them that had begun before the late callers came.
     pub(crate) early_runs: usize,
+    /// Its handler was seen to run when the fault came. Of another call only the claim may have been on its
+    /// way, which is given back when its process finds that it was granted.
+    pub(crate) stood: bool,
     /// Which executions made its effects.
     pub(crate) effects: Vec<String>,
     /// Those outside of the database, where it has both.
@@ -86,8 +89,7 @@ impl Evidence<'_> {
         let mut early = self.early.iter().flatten();
         let resolved = self.late.iter().flatten().any(is_recorded);
         let doubted = early.any(|told| *told == Told::InDoubt);
-        // One that never ran may come free: its claim is given back when its lost answer is found.
-        let changed = self.early_runs > 0 && resolved && doubted;
+        let changed = self.stood && resolved && doubted;
         check(changed, "success after it was in doubt for good");
         if is_transaction || (in_lease && !self.may_doubt) {
             let replayed = |told: &Vec<Told>| {
@@ -106,7 +108,7 @@ impl Evidence<'_> {
         if in_lease {
             check(self.runs > 1, "executed more than once");
             let observed = replay::Observation::of(self);
-            let possible = observed.is_possible(self.row.fault.may_lose_claims());
+            let possible = observed.is_possible(!self.stood);
             check(!possible, "no transitions of the model explain it");
         }
         if let Some(outside) = &self.outside {

@@ -67,6 +67,7 @@ impl Case {
             late: slice::from_ref(&self.late),
             runs: self.runs,
             early_runs: self.runs,
+            stood: true,
             effects: owned(&self.effects),
             outside: self.outside.as_ref().map(owned),
         };
