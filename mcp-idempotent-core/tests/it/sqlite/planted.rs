@@ -2,16 +2,19 @@
 
 use std::{
     collections::HashMap,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex},
 };
 
+use futures_util::FutureExt as _;
 use mcp_idempotent_core::{
-    StoreError, Timestamp,
+    OnExpired, StoreError, Timestamp,
     engine::{BeginError, LateTransaction},
     store::{LeaseEnd, Reach},
     testing::{
         Harness, HarnessResult, SqlHarness, TransactionHarness,
         a_commit_makes_effect_and_record_visible_together, a_completed_attempt_cannot_be_changed,
+        a_handler_that_ends_its_transaction_leaves_the_key_in_doubt,
         a_lapsed_lease_is_in_doubt_and_is_not_claimed_anew,
         a_lease_and_its_guard_are_completed_together,
         a_lease_and_its_guard_are_completed_together_with_a_transaction,
@@ -20,9 +23,12 @@ use mcp_idempotent_core::{
         a_record_and_its_guard_are_committed_together,
         a_released_key_is_free_and_its_token_is_not_reused,
         a_transaction_that_failed_is_never_a_success, a_wrong_token_is_fenced,
+        an_end_dropped_at_any_point_leaves_both_or_neither,
+        an_expired_key_is_refused_while_its_tombstone_is_kept_swept_or_not,
         an_old_call_is_noticed_until_it_is_settled,
         an_old_call_that_lapsed_is_noticed_as_long_as_it_is_kept,
-        racing_transactions_have_one_effect, what_is_free_or_no_call_is_not_noticed,
+        nothing_but_the_same_call_in_doubt_is_taken_over, racing_transactions_have_one_effect,
+        what_is_free_or_no_call_is_not_noticed,
     },
 };
 
@@ -44,6 +50,11 @@ enum Fault {
     SeesNothingUnsettled,
     TakesYoungCallsForOld,
     TakesEveryRecordForUnsettled,
+    TakesOverWhoeverHadIt,
+    TakesAnExpiredKeyForANewOne,
+    BelievesAHandlersCommit,
+    /// Its promise holds unless a future of its own is dropped halfway.
+    RecordsInASecondStep,
 }
 
 struct Wrong {
@@ -57,6 +68,14 @@ impl Wrong {
     fn behind(&self, lease: &Lease) -> Lease {
         let leases = self.leases.lock().unwrap();
         leases.get(&lease.id).unwrap_or(lease).clone()
+    }
+
+    fn asked(&self, claim: &Claim) -> Claim {
+        let mut claim = claim.clone();
+        if self.fault == Fault::TakesAnExpiredKeyForANewOne {
+            claim.on_expired = OnExpired::New;
+        }
+        claim
     }
 
     fn seen(&self, mut completion: Completion) -> Completion {
@@ -73,11 +92,11 @@ impl Store for Wrong {
     }
 
     async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {
-        self.store.look_up(claim).await
+        self.store.look_up(&self.asked(claim)).await
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
-        let claimed = self.store.claim(claim).await?;
+        let claimed = self.store.claim(&self.asked(claim)).await?;
         match (self.fault, claimed) {
             (Fault::ReusesTokens, Claimed::New(lease)) => {
                 self.leases.lock().unwrap().insert(claim.id, lease);
@@ -95,6 +114,12 @@ impl Store for Wrong {
     }
 
     async fn take_over(&self, claim: &Claim, token: i64) -> Result<Option<Lease>, StoreError> {
+        if self.fault == Fault::TakesOverWhoeverHadIt
+            && let Some(record) = self.store.look_up(claim).await?
+            && let RecordState::InDoubt { token, .. } = record.state
+        {
+            return self.store.take_over(claim, token).await;
+        }
         self.store.take_over(claim, token).await
     }
 
@@ -154,10 +179,21 @@ impl TransactionStore for Wrong {
         if self.fault == Fault::AnswersWithoutAClaim && claim.is_none() {
             return Ok(Claimed::InProgress);
         }
-        self.store.begin(call, claim).await
+        let asked = claim.map(|claim| self.asked(claim));
+        self.store.begin(call, asked.as_ref()).await
     }
 
     async fn end(&self, transaction: SqliteTransaction, claim: Option<&Claim>, end: End) -> Ended {
+        if let (Fault::RecordsInASecondStep, Some(claim), End::Commit(completion)) =
+            (self.fault, claim, &end)
+        {
+            let ended = self.store.end(transaction, None, End::CommitUnrecorded);
+            let ended = ended.await;
+            if let Ok(Claimed::New(lease)) = self.store.claim(claim).await {
+                drop(self.store.complete(&lease, completion.clone()).await);
+            }
+            return ended;
+        }
         let end = match end {
             End::Commit(_) if self.fault == Fault::CommitsTheEffectAlone => End::CommitUnrecorded,
             End::Commit(completion) => End::Commit(self.seen(completion)),
@@ -169,6 +205,9 @@ impl TransactionStore for Wrong {
             Ended::Aborted(_) | Ended::EndedByHandler
                 if self.fault == Fault::BelievesAnAbortedTransaction =>
             {
+                Ended::AsAsked(Timestamp::from_micros(1))
+            }
+            Ended::EndedByHandler if self.fault == Fault::BelievesAHandlersCommit => {
                 Ended::AsAsked(Timestamp::from_micros(1))
             }
             ended => ended,
@@ -220,7 +259,7 @@ impl SqlHarness for Planted {
 /// Whether a rule holds for a store with this fault.
 async fn holds<F>(fault: Fault, rule: fn(Arc<Planted>) -> F) -> bool
 where
-    F: Future<Output = ()> + Send + 'static,
+    F: Future<Output = ()>,
 {
     let file = file(4).await;
     let wrong = Wrong {
@@ -228,8 +267,8 @@ where
         store: file.store().clone(),
         leases: Mutex::default(),
     };
-    let followed = tokio::spawn(rule(Arc::new(Planted { file, wrong }))).await;
-    followed.is_ok()
+    let followed = AssertUnwindSafe(rule(Arc::new(Planted { file, wrong })));
+    followed.catch_unwind().await.is_ok()
 }
 
 /// It is not mistaken for a lease and a transaction of two stores, which the author could mend.
@@ -281,4 +320,12 @@ a_store_that! {
         an_old_call_is_noticed_until_it_is_settled;
     a_store_that_takes_every_record_for_unsettled_is_noticed: TakesEveryRecordForUnsettled breaks
         an_old_call_is_noticed_until_it_is_settled what_is_free_or_no_call_is_not_noticed;
+    a_store_that_takes_over_whoever_had_the_call_is_noticed: TakesOverWhoeverHadIt breaks
+        nothing_but_the_same_call_in_doubt_is_taken_over;
+    a_store_whose_tombstone_lets_another_call_through_is_noticed: TakesAnExpiredKeyForANewOne breaks
+        an_expired_key_is_refused_while_its_tombstone_is_kept_swept_or_not;
+    a_store_that_believes_a_handlers_commit_is_noticed: BelievesAHandlersCommit breaks
+        a_handler_that_ends_its_transaction_leaves_the_key_in_doubt;
+    a_store_that_records_in_a_second_step_is_noticed_when_it_is_dropped: RecordsInASecondStep breaks
+        an_end_dropped_at_any_point_leaves_both_or_neither;
 }
