@@ -11,5 +11,6 @@ pub mod conformance;
 pub mod database;
 pub mod kit;
 pub mod ledger;
+pub mod mutation;
 pub mod outside;
 pub mod planted;

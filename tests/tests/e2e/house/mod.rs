@@ -3,6 +3,7 @@
 //! The lists of exceptions are exact, so that they can only shrink: one that is missing fails, and
 //! so does one that is no longer needed.
 
+mod mutations;
 mod path;
 mod source;
 
