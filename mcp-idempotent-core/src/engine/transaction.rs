@@ -235,7 +235,7 @@ fn answer<R: HandlerResult + ?Sized>(
         }
         (Ended::Aborted(error), _) => lead.refuse(refusal::not_committed(error)),
         (Ended::Lost(record), _) => lead.lose_to(record),
-        // A store answers `Fenced` only when a lease ends.
+        // Fenced: an operator has resolved the guard meanwhile, or a call with the same lock holds it.
         (Ended::LostInProgress | Ended::Fenced, _) => lead.step_down(refusal::in_progress()),
         (Ended::EndedByHandler, _) => {
             observed.note(Outcome::LeftInDoubt);

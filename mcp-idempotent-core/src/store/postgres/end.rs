@@ -68,13 +68,13 @@ async fn commit(
     let mark = transaction.mark;
     let size = completion.response.as_ref().map_or(0, Bytes::len);
     let finished = if size <= PostgresStore::INLINE_RESULT_BYTES {
-        let batch = finish(ours(store), mark, claim, completion);
-        recording(store, &mut transaction, batch, finish_step(completion)).await
+        let batch = insert_record(ours(store), mark, claim, completion);
+        commit_recorded(store, &mut transaction, batch, insert_step(completion)).await
     } else {
         Box::pin(commit_bound(store, &mut transaction, claim, completion)).await
     };
     let sought = Sought::Record(claim, mark);
-    match ended(store, transaction, Some(claim), sought, finished).await {
+    match after_batch(store, transaction, Some(claim), sought, finished).await {
         // The key's lock is held, so only the guard can have been lost.
         Ended::LostInProgress => Ended::Fenced,
         ended => ended,
@@ -82,7 +82,7 @@ async fn commit(
 }
 
 /// What the end of the finishing batch means for the transaction.
-async fn ended(
+async fn after_batch(
     store: &PostgresStore,
     transaction: PgTransaction,
     claim: Option<&Claim>,
@@ -120,7 +120,7 @@ fn complete_here<'s>(batch: Batch<'s>, lease: &Lease, result: &[Argument<'_>]) -
 
 /// The few records that leave a tombstone have a statement of their own, so that the others do not
 /// pay for computing when it ends.
-fn finish_step(completion: &Completion) -> Step {
+fn insert_step(completion: &Completion) -> Step {
     if completion.tombstone.is_zero() {
         Step::Finish
     } else {
@@ -129,7 +129,7 @@ fn finish_step(completion: &Completion) -> Step {
 }
 
 /// Inserts the finished record.
-pub(super) fn finish<'s>(
+pub(super) fn insert_record<'s>(
     batch: Batch<'s>,
     mark: Mark,
     claim: &Claim,
@@ -147,7 +147,7 @@ pub(super) fn finish<'s>(
         retention,
         tombstone,
     ];
-    let step = finish_step(completion);
+    let step = insert_step(completion);
     match step {
         Step::FinishKept => batch.call(step, &arguments),
         _ => batch.call(step, &arguments[..5]),
@@ -193,7 +193,7 @@ async fn commit_bound(
         Argument::interval(completion.tombstone),
     ];
     let batch = with_guard(ours(store), completion).call(Step::Settle, &arguments);
-    recording(store, transaction, batch, Step::Settle).await
+    commit_recorded(store, transaction, batch, Step::Settle).await
 }
 
 async fn commit_unrecorded(
@@ -204,12 +204,12 @@ async fn commit_unrecorded(
     let finished = match still_lives(store, &mut transaction).await {
         Ok(number) => {
             let batch = ours(store).steps([Step::Check]);
-            let finished = finishing(&mut transaction, batch, Step::Check).await;
+            let finished = commit_timed_by(&mut transaction, batch, Step::Check).await;
             finished.map_err(|why| why.about(number))
         }
         Err(error) => Err(Stopped::before_commit_was_sent(error)),
     };
-    ended(store, transaction, claim, Sought::Nothing, finished).await
+    after_batch(store, transaction, claim, Sought::Nothing, finished).await
 }
 
 /// If the connection is lost at the COMMIT, there is no record that could tell whether it was
@@ -252,9 +252,9 @@ async fn complete_with(
     // The lease goes first, because the first row tells the time.
     let completed = complete_here(opened, lease, &Argument::completion(completion));
     let batch = with_guard(completed, completion);
-    let finished = finishing(&mut transaction, batch, Step::CompleteHere).await;
+    let finished = commit_timed_by(&mut transaction, batch, Step::CompleteHere).await;
     let sought = Sought::Completion(lease, transaction.mark);
-    ended(store, transaction, None, sought, finished).await
+    after_batch(store, transaction, None, sought, finished).await
 }
 
 async fn record_after_rollback(
@@ -270,10 +270,10 @@ async fn record_after_rollback(
         .try_locks(store, Step::LockKey, claim)
         .call(Step::Expire, &Argument::record(claim))
         .call(Step::Seen, &[Argument::Bytes(claim.id.as_bytes())]);
-    let batch = finish(made_room, mark, claim, completion);
-    let finished = recording(store, &mut transaction, batch, finish_step(completion)).await;
+    let batch = insert_record(made_room, mark, claim, completion);
+    let finished = commit_recorded(store, &mut transaction, batch, insert_step(completion)).await;
     let sought = Sought::Record(claim, mark);
-    match ended(store, transaction, Some(claim), sought, finished).await {
+    match after_batch(store, transaction, Some(claim), sought, finished).await {
         // The handler's writes are rolled back, with or without a record.
         Ended::Unknown(error) => Ended::Aborted(error),
         ended => ended,
@@ -307,7 +307,7 @@ fn ours(store: &PostgresStore) -> Batch<'_> {
 
 /// Runs a finishing batch whose step `recorded` writes the record, and commits. Now and then it
 /// asks for the time.
-async fn recording(
+async fn commit_recorded(
     store: &PostgresStore,
     transaction: &mut PgTransaction,
     batch: Batch<'_>,
@@ -334,7 +334,7 @@ async fn recording(
 }
 
 /// Runs a finishing batch, and commits. Its step `teller` returns the time.
-async fn finishing(
+async fn commit_timed_by(
     transaction: &mut PgTransaction,
     batch: Batch<'_>,
     teller: Step,

@@ -13,7 +13,7 @@ pub(super) const PARTS: &[(&str, &str, &str)] = &[
     ("{try_locks}", part!("try_locks"), ""),
     ("{status}", part!("status"), ""),
     ("{record}", part!("record"), ""),
-    ("{guard}", part!("guard"), ""),
+    ("{held}", part!("held"), ""),
     ("{resolvable}", part!("resolvable"), ""),
     ("{resolved}", part!("resolved"), ""),
     ("{clock}", part!("clock"), ""),

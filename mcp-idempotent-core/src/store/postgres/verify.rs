@@ -10,7 +10,7 @@ use sqlx::{Connection as _, PgConnection, Row as _};
 use super::{
     batch::{Batch, BatchRun},
     bound::within,
-    end::finish,
+    end::insert_record,
     error::{self, answer},
     literal::Argument,
     lock::Mark,
@@ -88,7 +88,7 @@ impl PostgresStore {
             let left = Batch::in_full(self).steps([Step::RollBack]);
             left.run(&mut other).await.into_result().map_err(failed)?;
         }
-        let inserted = || finish(Batch::in_full(self), Mark::new(), &claim, &result());
+        let inserted = || insert_record(Batch::in_full(self), Mark::new(), &claim, &result());
         let first = inserted().run(&mut session).await.into_result();
         first.map_err(failed)?;
         match inserted().run(&mut session).await.error {
@@ -171,7 +171,7 @@ fn write<'s>(store: &'s PostgresStore, claim: &Claim) -> Batch<'s> {
         .begin_short()
         .steps([Step::Primary, Step::Columns])
         .try_locks(store, Step::LockKey, claim);
-    finish(opened, Mark::new(), claim, &result())
+    insert_record(opened, Mark::new(), claim, &result())
         .call(Step::LookUp, &record)
         .call(Step::Trial, &record[..1])
         .call(Step::Expire, &record)

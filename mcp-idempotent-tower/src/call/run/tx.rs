@@ -107,7 +107,8 @@ impl<S: TransactionStore> fmt::Debug for Tx<S> {
 }
 
 impl AfterCommit {
-    /// The transaction of the call that this task runs, for services, and for tools without extractors.
+    /// What is to be done after the commit of the call that this task runs, for services, and for tools
+    /// without extractors.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@
 WITH done AS (UPDATE {records} SET state = 1, response = $3, completed_at = clock.now,
     expires_at = clock.now {+} ($4{microseconds}),
     purge_at = CASE WHEN $5 {>} '0' THEN clock.now {+} (($4 {+} $5){microseconds}) END
-    FROM {clock} WHERE {guard}
+    FROM {clock} WHERE {held}
     RETURNING completed_at, lease_until {>} pg_catalog.clock_timestamp() AS current)
 SELECT pg_catalog.ln((pg_catalog.count(*) FILTER (WHERE current))::double precision),
     (pg_catalog.date_part('epoch', pg_catalog.max(completed_at)) {*} '1e6')::bigint FROM done

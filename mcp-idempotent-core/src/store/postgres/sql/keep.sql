@@ -4,4 +4,4 @@
 -- Frees the key, and keeps the record with its origin and number of attempts.
 UPDATE {records} SET state = 4, lease_until = NULL,
     expires_at = clock.now {+} ($3{microseconds})
-FROM {clock} WHERE {guard} RETURNING (pg_catalog.date_part('epoch', clock.now) {*} '1e6')::bigint
+FROM {clock} WHERE {held} RETURNING (pg_catalog.date_part('epoch', clock.now) {*} '1e6')::bigint
