@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use mcp_idempotent_core::{PolicyOverride, PolicyUse};
 
-use super::runtime::with_key_argument;
-use crate::call::{ClassifyFn, Object, contract, schema};
+use crate::call::{ClassifyFn, Object, schema};
 
 /// How a tool's effect and its record go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +62,11 @@ impl ToolOptions {
 
     /// An argument that the options name, and that the tool does not have.
     pub(crate) fn unknown_argument(&self) -> Option<&str> {
-        self.input_schema?;
-        contract::unknown_argument(&with_key_argument(self), &self.policy)
+        let mut schema = self.input_schema?();
+        if let Some(name) = self.key_property {
+            schema = schema::with_key_property(schema, name, false);
+        }
+        schema::unknown_argument(&schema, &self.policy)
     }
 
     /// The name of a top-level key argument that the author's schema lacks. It is added to the schema, and

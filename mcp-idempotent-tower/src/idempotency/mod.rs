@@ -27,8 +27,8 @@ use crate::{
         contract,
         on_replay::ReplayHook,
         reader::RefusalForm,
-        rules::Unused,
-        schema::SchemaHash,
+        run::unused::Unused,
+        schema::{self, SchemaHash},
         scope::{AuthorizeHook, ScopeSource},
     },
 };
@@ -263,7 +263,7 @@ impl<S: Store> Idempotency<S> {
                 continue;
             };
             self.policy_of(&tool.name, &options.policy, options.policy_use())?;
-            if let Some(pointer) = contract::unknown_argument(&tool.input_schema, &options.policy) {
+            if let Some(pointer) = schema::unknown_argument(&tool.input_schema, &options.policy) {
                 return Err(BuildError::new(format!(
                     "the tool `{}` has no argument `{pointer}`, which its options name",
                     tool.name

@@ -13,8 +13,8 @@ use mcp_idempotent_core::{
     Record, Store, StoreError, TransactionStore,
     error::CommitOutcome,
     store::{
-        CallInfo, Claim, Claimed, Completion, End, Ended, Inspected, Lease, LeaseEnd, Reach,
-        StoreErrorKind,
+        CallInfo, Claim, Claimed, Completion, End, Ended, ForeignTransactions, Inspected, Lease,
+        LeaseEnd, Reach, StoreErrorKind,
     },
 };
 
@@ -88,6 +88,11 @@ impl<S: Store> Store for FaultyStore<S> {
 
     fn transaction_limit(&self) -> Option<Duration> {
         self.store.transaction_limit()
+    }
+
+    /// The author's own transaction goes past this store, so it has no faults.
+    fn foreign_transactions(&self) -> Option<&dyn ForeignTransactions> {
+        self.store.foreign_transactions()
     }
 
     async fn look_up(&self, claim: &Claim) -> Result<Option<Record>, StoreError> {

@@ -15,12 +15,9 @@
 
 use bytes::Bytes;
 
-use super::{
-    end::share_doubt,
-    end_on_drop::{EndOnDrop, while_lease_lasts},
-};
+use super::end_on_drop::{EndOnDrop, share_doubt, while_lease_lasts};
 use crate::{
-    answer::{Answer, answer_from},
+    answer::{Answer, answer_from, left_in_doubt},
     engine::{lead::Lead, plan::LeasePlan, rotation::guard::GuardEnd},
     handler_result::{HandlerResult, ResultKind},
     record::{Record, RecordState},
@@ -105,7 +102,7 @@ pub(super) async fn end<S: Store, R: HandlerResult + ?Sized>(
             observed.note(Outcome::LeftInDoubt);
             lead.end_guard(GuardEnd::Abandon).await;
             share_doubt(lead, &owned);
-            Answer::Executed
+            Answer::LeftInDoubt(left_in_doubt(owned.on_doubt))
         }
     }
 }

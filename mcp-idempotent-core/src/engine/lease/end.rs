@@ -5,7 +5,11 @@ use std::future::Future;
 use bytes::Bytes;
 use tracing::Instrument as _;
 
-use super::{elsewhere, end_on_drop::EndOnDrop, handle::LeaseHandle};
+use super::{
+    elsewhere,
+    end_on_drop::{EndOnDrop, share_doubt},
+    handle::LeaseHandle,
+};
 use crate::{
     answer::{Answer, RotatedKey, left_in_doubt},
     engine::{
@@ -17,7 +21,6 @@ use crate::{
     },
     fingerprint::RecordId,
     handler_result::{HandlerResult, ResultKind},
-    record::{RecordState, Timestamp},
     refusal,
     store::{End, Ended, LeaseEnd, Store},
     telemetry::{ObservedCall, Outcome},
@@ -259,16 +262,6 @@ async fn complete_with<S: Store>(
             lead.refuse(refusal::commit_unknown(error))
         }
     }
-}
-
-/// Calls that joined are told what a record in doubt means to them.
-pub(super) fn share_doubt<S: Store>(lead: Lead, owned: &EndOnDrop<S>) {
-    let lease = &owned.held.lease;
-    lead.share_state(RecordState::InDoubt {
-        token: lease.token,
-        attempts: lease.attempts,
-        since: Timestamp::from_micros(0),
-    });
 }
 
 impl<S: Store> std::fmt::Debug for LeaseAttempt<S> {

@@ -12,6 +12,7 @@ use super::{handle::LeaseHandle, held::Held};
 use crate::{
     engine::lead::Lead,
     policy::OnDoubt,
+    record::{RecordState, Timestamp},
     store::{LeaseEnd, Store, StoreError},
 };
 
@@ -158,4 +159,14 @@ impl<S: Store> Drop for EndOnDrop<S> {
             }
         }));
     }
+}
+
+/// Calls that joined are told what a record in doubt means to them.
+pub(super) fn share_doubt<S: Store>(lead: Lead, owned: &EndOnDrop<S>) {
+    let lease = &owned.held.lease;
+    lead.share_state(RecordState::InDoubt {
+        token: lease.token,
+        attempts: lease.attempts,
+        since: Timestamp::from_micros(0),
+    });
 }

@@ -6,7 +6,11 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::time::timeout;
 
-use super::{end::share_doubt, end_on_drop::EndOnDrop, handle::LeaseHandle, held::NotCurrent};
+use super::{
+    end_on_drop::{EndOnDrop, share_doubt},
+    handle::LeaseHandle,
+    held::NotCurrent,
+};
 use crate::{
     answer::{Answer, Replay},
     engine::{lead::Lead, rotation::guard::GuardEnd},

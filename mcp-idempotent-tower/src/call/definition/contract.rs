@@ -6,7 +6,6 @@ use mcp_idempotent_core::{KeyRequirement, OnDoubt, OnError, Policy, PolicyOverri
 use rmcp::model::{JsonObject, Tool};
 use serde_json::{Map, Value, json};
 
-use super::schema;
 use crate::{
     attribute::options::{Mode, ToolOptions},
     call::refusal::millis,
@@ -129,21 +128,6 @@ fn policy_in(contract: &Value) -> PolicyOverride {
         in_doubt_retention: duration(IN_DOUBT_RETENTION),
         ..PolicyOverride::NONE
     }
-}
-
-/// An argument that a tool's own options name, and that its input schema does not have.
-pub(crate) fn unknown_argument<'p>(
-    schema: &JsonObject,
-    policy: &'p PolicyOverride,
-) -> Option<&'p str> {
-    let ignored = policy.ignored.iter().flat_map(|pointers| pointers.iter());
-    let mut named = ignored.chain(&policy.key_argument).map(AsRef::as_ref);
-    named.find(|pointer: &&str| {
-        let name = pointer.strip_prefix('/').unwrap_or(pointer);
-        let name = name.split('/').next().unwrap_or(name);
-        let name = name.replace("~1", "/").replace("~0", "~");
-        !schema::may_have_property(schema, &name)
-    })
 }
 
 /// Adds the members that a contract lacks, from the policy in force.

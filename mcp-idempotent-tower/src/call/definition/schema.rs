@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mcp_idempotent_core::CanonicalArguments;
+use mcp_idempotent_core::{CanonicalArguments, PolicyOverride};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -94,5 +94,17 @@ fn key_property() -> Value {
         "description": "A unique key for this one intended operation, for example a UUID. Make a \
             new key for each new intent. To retry a call whose result you did not get, send the \
             same key with the same arguments: the operation is not carried out a second time.",
+    })
+}
+
+/// An argument that a tool's own options name, and that its input schema does not have.
+pub(crate) fn unknown_argument<'p>(schema: &Object, policy: &'p PolicyOverride) -> Option<&'p str> {
+    let ignored = policy.ignored.iter().flat_map(|pointers| pointers.iter());
+    let mut named = ignored.chain(&policy.key_argument).map(AsRef::as_ref);
+    named.find(|pointer: &&str| {
+        let name = pointer.strip_prefix('/').unwrap_or(pointer);
+        let name = name.split('/').next().unwrap_or(name);
+        let name = name.replace("~1", "/").replace("~0", "~");
+        !may_have_property(schema, &name)
     })
 }

@@ -16,7 +16,7 @@ use mcp_idempotent_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::rules::Unused;
+use super::unused::Unused;
 use crate::call::refusal;
 
 /// An attempt that has a transaction: the engine's, or that of an unprotected call.

@@ -8,6 +8,7 @@ pub(crate) mod handler;
 pub(crate) mod rules;
 pub(crate) mod tx;
 pub(in crate::call) mod unprotected;
+pub(crate) mod unused;
 pub(crate) mod verify;
 
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};

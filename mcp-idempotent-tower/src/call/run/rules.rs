@@ -1,14 +1,12 @@
 //! The rules for a call.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
 
 use mcp_idempotent_core::Policy;
 
 use super::{
     handler::Reply,
+    unused::Unused,
     verify::{VerifyCall, VerifyFn},
 };
 use crate::{Idempotency, call::Incoming};
@@ -27,32 +25,6 @@ pub(crate) struct Rules<'s, S> {
     pub(crate) unused: Option<Arc<Unused>>,
     /// Whether the server lists the tool.
     pub(crate) is_listed: bool,
-}
-
-/// Notices that a tool does not use its transaction.
-#[derive(Debug)]
-pub(crate) struct Unused {
-    tool: Box<str>,
-    is_noticed: AtomicBool,
-}
-
-impl Unused {
-    pub(crate) fn by(tool: &str) -> Arc<Self> {
-        Arc::new(Self {
-            tool: tool.into(),
-            is_noticed: AtomicBool::new(false),
-        })
-    }
-
-    /// Warns the first time.
-    pub(in crate::call) fn notice(&self) {
-        if !self.is_noticed.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                tool = &*self.tool,
-                "a tool in transaction mode succeeded without using its transaction; what it wrote through another pool or connection is not protected. Give its services a `CallPool` (this is said once)"
-            );
-        }
-    }
 }
 
 impl<S> Rules<'_, S> {

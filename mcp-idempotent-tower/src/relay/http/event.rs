@@ -80,7 +80,9 @@ impl Events {
     /// The connection is lost, or the event is too long.
     pub(super) async fn next(&mut self) -> Result<Option<Event>, NoEvent> {
         loop {
-            if let Some(end) = end_of_event(&self.read) {
+            if let Some(end) = end_of_event(&self.read)
+                && end <= self.limit
+            {
                 return Ok(Some(Event::of(self.read.split_to(end).freeze())));
             }
             if self.read.len() > self.limit {

@@ -10,7 +10,7 @@ use tokio::{sync::oneshot, task::JoinSet};
 
 use super::{
     super::{
-        Outcome, Reply, Server,
+        Outcome, Reply, Server, in_doubt_until_retried,
         leases::{IN_DOUBT, store::Faulty},
         own, replayed, secret, succeed, until,
     },
@@ -76,7 +76,10 @@ async fn a_conflict_with_a_call_in_doubt_holds_no_other_key_back() {
         policy.on_doubt = OnDoubt::Rerun;
     });
     let fails = async { Reply::new(ResultKind::ProtocolError, "timed out") };
-    assert_eq!(server.call("a", fails).await, own("timed out"));
+    assert_eq!(
+        server.call("a", fails).await,
+        in_doubt_until_retried("timed out")
+    );
     let ask = async |key: &str| {
         let request = server.request(server.identity(Some(key), r#"{"n":1}"#));
         server.call_as(request, succeed("another")).await

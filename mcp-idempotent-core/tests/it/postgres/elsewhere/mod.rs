@@ -14,7 +14,7 @@ use sqlx::{PgConnection, Postgres, Row as _, Transaction};
 use tokio::sync::oneshot;
 
 use super::database::{Database, unique};
-use crate::engine::{Outcome, Reply, Server, leases::IN_DOUBT, own, succeed};
+use crate::engine::{Outcome, Reply, Server, in_doubt, leases::IN_DOUBT, own, succeed};
 
 const ASK_AGAIN: Outcome =
     Outcome::Refused("idempotency_outcome_unknown", "unknown", "retry_same_key");
@@ -98,9 +98,9 @@ async fn the_effect_and_the_result_commit_together_and_are_replayed_everywhere()
 
 #[tokio::test]
 async fn a_transaction_that_is_rolled_back_leaves_the_error_to_the_policy() {
-    for (on_error, again) in [
-        (OnError::Release, own("once")),
-        (OnError::InDoubt, IN_DOUBT),
+    for (on_error, first, again) in [
+        (OnError::Release, own("failed"), own("once")),
+        (OnError::InDoubt, in_doubt("failed"), IN_DOUBT),
     ] {
         let (database, server) = server(|policy| {
             policy.on_error = on_error;
@@ -111,7 +111,7 @@ async fn a_transaction_that_is_rolled_back_leaves_the_error_to_the_policy() {
             drop(writes(&database, &handle, "never").await);
             Reply::new(ResultKind::ProtocolError, "failed")
         };
-        assert_eq!(server.call_handled("key", fails).await, own("failed"));
+        assert_eq!(server.call_handled("key", fails).await, first);
         let second = async |handle: LeaseHandle| {
             commits(&database, &handle, "once").await;
             succeed("once").await
