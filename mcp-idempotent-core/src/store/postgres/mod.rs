@@ -79,7 +79,7 @@
 //!
 //! # A transaction of another driver
 //!
-//! [`ForeignTransactions::completion`](crate::store::ForeignTransactions::completion) gives the statement that
+//! [`ForeignTransactions::completion`] gives the statement that
 //! completes a lease to whoever has a transaction on this database: tokio-postgres, diesel-async, another
 //! version of sqlx. The role that runs it needs the grants above. It makes the transaction commit durably, like
 //! every completion, unless the store has
