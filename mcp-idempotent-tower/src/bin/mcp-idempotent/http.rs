@@ -1,9 +1,17 @@
 //! The proxy over HTTP.
 
-use std::{convert::Infallible, io, net::SocketAddr, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
+use bytes::Bytes;
 use http::{Method, Request};
-use http_body_util::BodyExt as _;
+use http_body::{Body, Frame, SizeHint};
 use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -12,10 +20,13 @@ use hyper_util::{
 };
 use mcp_idempotent_tower::{
     Idempotency, Store,
-    relay::{Relay, http::HttpRelay},
+    relay::{
+        Relay,
+        http::{HttpRelay, WireBody, WireError},
+    },
 };
 use tokio::{net::TcpListener, time::timeout};
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 use tower::{ServiceExt as _, service_fn};
 
 use crate::{
@@ -58,12 +69,9 @@ pub(crate) async fn serve<S: Store>(
             } else {
                 hosts::refused()
             };
-            Ok::<_, Infallible>(response.map(|body| {
-                let kept = move |frame| {
-                    let _ = &unanswered;
-                    frame
-                };
-                body.map_frame(kept).boxed_unsync()
+            Ok::<_, Infallible>(response.map(|body| Answer {
+                body,
+                _unanswered: unanswered,
             }))
         }
     }));
@@ -99,6 +107,33 @@ pub(crate) async fn serve<S: Store>(
     let _ = tokio::join!(idempotency.shutdown(DRAIN), answered);
     let _ = timeout(CLOSING, connections.shutdown()).await;
     Ok(())
+}
+
+/// The body of an answer. Until it is written, its request counts as unanswered.
+struct Answer {
+    body: WireBody,
+    _unanswered: Option<TaskTrackerToken>,
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = WireError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, WireError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    // An answer of a known length is sent with that length.
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 #[cfg(unix)]

@@ -221,7 +221,13 @@ async fn an_answer_is_written_whole_after_the_proxy_was_told_to_end() {
         sleep(Duration::from_millis(10)).await;
     }
     answer.send(()).unwrap();
-    let told: Value = asked.await.unwrap().unwrap().json().await.unwrap();
+    let response = asked.await.unwrap().unwrap();
+    assert!(
+        response
+            .content_length()
+            .is_some_and(|length| length > LENGTH as u64)
+    );
+    let told: Value = response.json().await.unwrap();
     let text = told["result"]["content"][0]["text"].as_str().unwrap();
     assert_eq!(text.len(), LENGTH);
     assert!(proxy.end().await.success());
