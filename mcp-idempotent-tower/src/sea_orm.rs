@@ -29,8 +29,8 @@ use ::sea_orm::{
     ConnectionTrait, DbBackend, DbErr, ExecResult, QueryResult, RuntimeErr, Statement,
     prelude::async_trait::async_trait, sea_query::Values,
 };
+use mcp_idempotent_core::sqlx::{self, AssertSqlSafe, PgConnection, Postgres, query::Query};
 use sea_query_sqlx::SqlxValues;
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, query::Query};
 use tokio::sync::Mutex;
 
 /// A connection of sqlx, as sea-orm takes it: `&db` where a query wants a `&DatabaseConnection`. It is the
