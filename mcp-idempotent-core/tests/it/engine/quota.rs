@@ -90,9 +90,9 @@ async fn calls_that_begin_at_once_get_the_whole_quota() {
     assert_eq!(begun, 64);
 }
 
-/// Twelve new calls at once.
+/// As many new calls at once as a quota has tickets.
 async fn burst(server: &Server<Faulty>) -> Vec<Outcome> {
-    join_all((0..12).map(|number| async move {
+    join_all((0..16).map(|number| async move {
         let key = format!("burst-{number}");
         server.call(&key, succeed("one")).await
     }))
@@ -111,7 +111,7 @@ async fn a_burst_in_one_process_leaves_other_processes_their_part_of_the_quota()
         store.claim.set(Fault::None);
     };
     let (begun, ()) = tokio::join!(burst(&first), answers);
-    assert_eq!(begun, vec![own("one"); 12]);
+    assert_eq!(begun, vec![own("one"); 16]);
     assert_eq!(second.call("k", succeed("one")).await, own("one"));
 }
 
