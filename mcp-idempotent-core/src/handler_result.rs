@@ -17,7 +17,7 @@ pub enum ResultKind {
     ErrorResult,
     /// A protocol error (JSON-RPC `error`).
     ProtocolError,
-    /// A failure that guarantees that nothing happened (the `NotExecuted` marker).
+    /// A failure that guarantees that nothing happened (the `NotExecuted` mark).
     NotExecuted,
     /// The handler never ran: its arguments did not parse.
     NotCalled,
@@ -35,6 +35,12 @@ impl ResultKind {
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Success | Self::Task)
     }
+
+    /// Whether the handler may have acted. It has not if it said so, or never ran.
+    #[must_use]
+    pub const fn may_have_acted(self) -> bool {
+        !matches!(self, Self::NotExecuted | Self::NotCalled)
+    }
 }
 
 /// A handler's result: its kind, and its encoded bytes if they are needed.
@@ -49,8 +55,8 @@ pub trait HandlerResult {
         None
     }
 
-    /// The bytes to store and to replay. Called at most once, and only if the result is recorded or
-    /// shared with calls that joined.
+    /// The bytes to store and to replay. Called at most once, and only if the result is recorded,
+    /// shared with calls that joined, or compared with one that the handler committed itself.
     ///
     /// # Errors
     ///

@@ -7,7 +7,7 @@ use super::{
     flight::{Flights, WaiterLimits},
     lease::Heart,
     quota::Quota,
-    rotation::Rotation,
+    replacement::Replacement,
     secret::SecretCheck,
 };
 use crate::{fingerprint::Secret, policy::Policy, scope::Application, store::Store};
@@ -132,7 +132,7 @@ impl<S: Store> EngineBuilder<S> {
     #[must_use]
     pub fn build(self) -> Engine<S> {
         let changes = self.previous_secret.is_some() || self.previous_application.is_some();
-        let rotation = changes.then(|| Rotation {
+        let replacement = changes.then(|| Replacement {
             application: self
                 .previous_application
                 .unwrap_or_else(|| self.application.clone()),
@@ -144,7 +144,7 @@ impl<S: Store> EngineBuilder<S> {
                 store: Arc::new(self.store),
                 application: self.application,
                 secret: self.secret,
-                rotation,
+                replacement,
                 secret_check: SecretCheck::default(),
                 flights: Arc::new(Flights::new(self.waiters)),
                 quota: self

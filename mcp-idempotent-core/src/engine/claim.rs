@@ -7,13 +7,13 @@ use tracing::Instrument as _;
 
 use super::{
     Engine,
-    flight::{Entry, Leader, Ticket, Wake},
+    claimed_call::{ClaimedCall, is_running},
+    flight::{Entrant, Entry, Leader, Wake},
+    guard::{Clearance, Uncleared, Under},
     handler,
-    lead::{Lead, is_running},
-    plan::{Failed, Failure, Rules, failed_with},
+    plan::{Failed, Failure, ModeRules, failed_with},
     quota::NotAllowed,
     request::Request,
-    rotation::guard::{Guard, Under},
     secret::Unchecked,
 };
 use crate::{
@@ -37,15 +37,15 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 const CLAIM_REPEATS: u32 = 3;
 
 /// How a call continues.
-pub(super) enum Led<C> {
+pub(super) enum Beginning<C> {
     Answer(Answer),
     /// The store is unavailable, and the policy lets the handler run all the same.
     FailOpen,
     /// The claim is held.
-    Claimed(C, Box<Lead>),
+    Claimed(C, Box<ClaimedCall>),
 }
 
-impl<C> From<Refusal> for Led<C> {
+impl<C> From<Refusal> for Beginning<C> {
     fn from(refusal: Refusal) -> Self {
         Self::Answer(refusal.into())
     }
@@ -78,33 +78,33 @@ impl Patience {
 
 impl<S: Store> Engine<S> {
     /// Leads or joins. A leader claims with `claim_with`.
-    pub(super) async fn lead<C, F>(
+    pub(super) async fn begin_call<C, F>(
         &self,
         request: &Request<'_>,
-        rules: Rules,
+        rules: ModeRules,
         claim_with: impl Fn(Claim, Option<Under>) -> F,
-    ) -> Led<C>
+    ) -> Beginning<C>
     where
         F: Future<Output = Result<Claimed<C>, Failed>>,
     {
         let observed = request.observe(&self.inner.application, rules.mode);
         let span = observed.span();
-        let led = self
+        let begun = self
             .join_or_claim(request, &observed, rules, claim_with)
             .instrument(span)
             .await;
-        match led {
-            Led::Answer(answer) => {
+        match begun {
+            Beginning::Answer(answer) => {
                 observed.answered(&answer);
-                Led::Answer(answer)
+                Beginning::Answer(answer)
             }
-            Led::FailOpen => {
+            Beginning::FailOpen => {
                 observed.end(Outcome::FailedOpen);
-                Led::FailOpen
+                Beginning::FailOpen
             }
-            Led::Claimed(held, mut lead) => {
-                lead.observed = observed;
-                Led::Claimed(held, lead)
+            Beginning::Claimed(held, mut call) => {
+                call.observed = observed;
+                Beginning::Claimed(held, call)
             }
         }
     }
@@ -113,9 +113,9 @@ impl<S: Store> Engine<S> {
         &self,
         request: &Request<'_>,
         observed: &ObservedCall,
-        rules: Rules,
+        rules: ModeRules,
         claim_with: impl Fn(Claim, Option<Under>) -> F,
-    ) -> Led<C>
+    ) -> Beginning<C>
     where
         F: Future<Output = Result<Claimed<C>, Failed>>,
     {
@@ -129,8 +129,8 @@ impl<S: Store> Engine<S> {
             Err(Unchecked::Store(error)) if rules.fail_open && error.is_transient() => true,
             Err(unchecked) => return unchecked.into_refusal().into(),
         };
-        if let Some(rotation) = &self.inner.rotation
-            && let Err(refusal) = rotation.keeps(&request.call.tool, request.policy, identity)
+        if let Some(replacement) = &self.inner.replacement
+            && let Err(refusal) = replacement.keeps(&request.call.tool, request.policy, identity)
         {
             return refusal.into();
         }
@@ -138,7 +138,7 @@ impl<S: Store> Engine<S> {
             return refusal::called_from_itself().into();
         }
         let patience = Patience::of(request.policy.wait);
-        let mut entry = self.inner.flights.enter(Ticket {
+        let mut entry = self.inner.flights.enter(Entrant {
             id: identity.id,
             fingerprint: identity.fingerprint,
             round: request.round,
@@ -171,7 +171,7 @@ impl<S: Store> Engine<S> {
                         woken => {
                             let answer = checked
                                 .map_or_else(Answer::from, |()| joined(woken, identity, rules));
-                            return Led::Answer(answer);
+                            return Beginning::Answer(answer);
                         }
                     }
                 }
@@ -179,7 +179,7 @@ impl<S: Store> Engine<S> {
         };
         if fails_open {
             leader.step_down();
-            return Led::FailOpen;
+            return Beginning::FailOpen;
         }
         // Boxed, because there may be thousands of waiting calls, and they do not need the leader's
         // state.
@@ -192,9 +192,9 @@ impl<S: Store> Engine<S> {
         request: &Request<'_>,
         observed: &ObservedCall,
         patience: Patience,
-        rules: Rules,
+        rules: ModeRules,
         claim_with: impl Fn(Claim, Option<Under>) -> F,
-    ) -> Led<C>
+    ) -> Beginning<C>
     where
         F: Future<Output = Result<Claimed<C>, Failed>>,
     {
@@ -203,8 +203,7 @@ impl<S: Store> Engine<S> {
         let mut pause = FIRST_PAUSE;
         let mut waiting = None;
         let mut repeats = 0;
-        let mut guard = None;
-        let mut rotated = None;
+        let mut clearance = Clearance::default();
         let mut allowance = match self.allow(request).await {
             Ok(allowed) => allowed,
             Err(NotAllowed::Refused(refusal)) => {
@@ -214,7 +213,7 @@ impl<S: Store> Engine<S> {
             Err(NotAllowed::Store(error)) => match failed_with(&error, None, false, rules) {
                 Failure::FailOpen => {
                     leader.step_down();
-                    return Led::FailOpen;
+                    return Beginning::FailOpen;
                 }
                 _ => {
                     leader.fail();
@@ -223,18 +222,15 @@ impl<S: Store> Engine<S> {
             },
         };
         loop {
-            let before =
-                self.before_claim(&mut guard, &mut rotated, request, observed, rules, &claim);
-            let claimed = match before.await {
-                Ok(Ok(Claimed::New(under))) => claim_with(claim.clone(), under).await,
-                Ok(Ok(Claimed::InProgress)) => Ok(Claimed::InProgress),
-                Ok(Ok(Claimed::Conflict)) => Ok(Claimed::Conflict),
-                Ok(Ok(Claimed::Found(record))) => Ok(Claimed::Found(record)),
-                Ok(Err(refusal)) => {
+            let cleared = self.clear(&mut clearance, request, observed, rules, &claim);
+            let claimed = match cleared.await.map(Claimed::held) {
+                Ok(Ok(under)) => claim_with(claim.clone(), under).await,
+                Ok(Err(found)) => Ok(found),
+                Err(Uncleared::Failed(failed)) => Err(failed),
+                Err(Uncleared::Refused(refusal)) => {
                     leader.step_down();
                     return refusal.into();
                 }
-                Err(error) => Err(error),
             };
             // Ask again, because the permission may have been withdrawn while another process held
             // the key.
@@ -252,13 +248,10 @@ impl<S: Store> Engine<S> {
                     if let Some(allowance) = allowance.take() {
                         allowance.spend();
                     }
-                    if let Some(guard) = &mut guard {
-                        guard.claimed();
-                    }
+                    clearance.claimed();
                     let policy = Arc::clone(request.policy);
-                    let mut lead = Lead::new(identity.clone(), claim, policy, guard, leader);
-                    lead.rotated = rotated;
-                    return Led::Claimed(held, Box::new(lead));
+                    let call = ClaimedCall::new(identity.clone(), claim, policy, clearance, leader);
+                    return Beginning::Claimed(held, Box::new(call));
                 }
                 Ok(Claimed::Conflict) => {
                     // One of the waiting calls may be the one that holds the key. Each asks the
@@ -272,14 +265,13 @@ impl<S: Store> Engine<S> {
                 Ok(Claimed::Found(record)) => {
                     warn_of_doubt(&record, request);
                     leader.share(&record);
-                    if let Some(guard) = guard {
-                        guard.settle(&record, identity).await;
-                    }
+                    let rotated = clearance.rotated().is_some();
+                    clearance.settle(&record, identity).await;
                     let mut answer = answer_from(record, identity, rules.on_doubt, false);
                     if let Answer::Replayed(replay) = &mut answer {
-                        replay.rotated = rotated.is_some();
+                        replay.rotated = rotated;
                     }
-                    return Led::Answer(answer);
+                    return Beginning::Answer(answer);
                 }
                 Ok(Claimed::InProgress) => leader.found_running(),
                 Err(Failed { error, .. })
@@ -289,7 +281,7 @@ impl<S: Store> Engine<S> {
                     continue;
                 }
                 Err(Failed { error, in_doubt }) => {
-                    let in_doubt = in_doubt.or_else(|| guard.as_ref().and_then(Guard::in_doubt));
+                    let in_doubt = in_doubt.or_else(|| clearance.in_doubt());
                     let answer = match failed_with(&error, in_doubt, waiting.is_some(), rules) {
                         Failure::InDoubt(record) => {
                             leader.share(&record);
@@ -301,14 +293,14 @@ impl<S: Store> Engine<S> {
                         }
                         Failure::FailOpen => {
                             leader.step_down();
-                            return Led::FailOpen;
+                            return Beginning::FailOpen;
                         }
                         Failure::Unavailable => {
                             leader.fail();
                             refusal::store_unavailable(error).into()
                         }
                     };
-                    return Led::Answer(answer);
+                    return Beginning::Answer(answer);
                 }
             }
             let now = Instant::now();
@@ -324,7 +316,7 @@ impl<S: Store> Engine<S> {
 }
 
 /// The answer to a waiting call, from what its leader found or did.
-fn joined(wake: Wake, identity: &Identity, rules: Rules) -> Answer {
+fn joined(wake: Wake, identity: &Identity, rules: ModeRules) -> Answer {
     let refusal = match wake {
         Wake::Record(record) => {
             return answer_from(record, identity, rules.on_doubt, true);

@@ -57,7 +57,7 @@ struct Waiter {
 
 /// What a caller brings to the queue.
 #[derive(Clone, Copy)]
-pub(super) struct Ticket {
+pub(super) struct Entrant {
     pub(super) id: RecordId,
     pub(super) fingerprint: Fingerprint,
     pub(super) round: Round,
@@ -102,28 +102,28 @@ impl Flights {
         }
     }
 
-    pub(super) fn enter(self: &Arc<Self>, ticket: Ticket) -> Entry {
-        let mut shard = self.shard(ticket.id);
-        let Some(flight) = shard.get_mut(&ticket.id) else {
+    pub(super) fn enter(self: &Arc<Self>, entrant: Entrant) -> Entry {
+        let mut shard = self.shard(entrant.id);
+        let Some(flight) = shard.get_mut(&entrant.id) else {
             shard.insert(
-                ticket.id,
+                entrant.id,
                 Flight {
-                    fingerprint: ticket.fingerprint,
-                    round: ticket.round,
+                    fingerprint: entrant.fingerprint,
+                    round: entrant.round,
                     running: false,
                     failures: 0,
                     queue: VecDeque::new(),
                 },
             );
-            return Entry::Lead(Leader::new(self, ticket.id));
+            return Entry::Lead(Leader::new(self, entrant.id));
         };
-        // Until the leader holds the claim, there may be a record that this ticket matches and the
+        // Until the leader holds the claim, there may be a record that this entrant matches and the
         // leader does not. So only a running call is a reason to refuse another one.
         if flight.running {
-            if flight.fingerprint != ticket.fingerprint {
+            if flight.fingerprint != entrant.fingerprint {
                 return Entry::Conflict;
             }
-            if !ticket.patient {
+            if !entrant.patient {
                 return Entry::InProgress;
             }
         }
@@ -137,9 +137,9 @@ impl Flights {
         }
         let (wake, woken) = oneshot::channel();
         flight.queue.push_back(Waiter {
-            fingerprint: ticket.fingerprint,
-            round: ticket.round,
-            patient: ticket.patient,
+            fingerprint: entrant.fingerprint,
+            round: entrant.round,
+            patient: entrant.patient,
             wake,
         });
         Entry::Wait(Waiting {

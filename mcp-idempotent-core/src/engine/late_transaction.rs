@@ -38,7 +38,7 @@ impl fmt::Display for BeginError {
                 "the call has already begun its transaction; there is one for each attempt"
             }
             Self::CompletedElsewhere => {
-                "the call has asked for its completion, so it is completed in a transaction of its own"
+                "the call has asked for its completion statement, so a transaction of another driver completes it"
             }
             Self::Ended => "the call has ended, or lost its lease",
             Self::Store(_) => "the store could not open a transaction",
@@ -164,7 +164,7 @@ impl LateTransaction {
             Ok(_) => {
                 return Err(BeginError::Store(StoreError::new(
                     StoreErrorKind::Other,
-                    "the store answered a call without a claim with a record",
+                    "the store returned a record although nothing was claimed",
                 )));
             }
             Err(error) => return Err(BeginError::Store(error)),

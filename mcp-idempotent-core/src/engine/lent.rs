@@ -188,7 +188,7 @@ impl<S: TransactionStore> Deref for Borrowed<S> {
     fn deref(&self) -> &S::Connection {
         match &self.transaction {
             Some(transaction) => transaction,
-            None => unreachable!("a guard holds its transaction until it is dropped"),
+            None => unreachable!("a borrowed transaction is there until it is dropped"),
         }
     }
 }
@@ -197,7 +197,7 @@ impl<S: TransactionStore> DerefMut for Borrowed<S> {
     fn deref_mut(&mut self) -> &mut S::Connection {
         match &mut self.transaction {
             Some(transaction) => transaction,
-            None => unreachable!("a guard holds its transaction until it is dropped"),
+            None => unreachable!("a borrowed transaction is there until it is dropped"),
         }
     }
 }

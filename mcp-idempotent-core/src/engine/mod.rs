@@ -7,33 +7,33 @@
 //! | --- | --- |
 //! | what the engine is given | `builder` (the engine), `request` (a call) |
 //! | the beginning of a call, in both modes | `claim`; `take_over` for leases and guards |
-//! | joining a call that runs in this process | `flight`; `lead` is the call that the others wait for |
+//! | joining a call that runs in this process | `flight`; `claimed_call` is the call that the others wait for |
 //! | transaction mode | `transaction`, on one page |
 //! | lease mode, and what happens when a lease lapses | `lease` |
 //! | the handler | `handler` runs it, and lets it outlive its caller |
 //! | the handler's transaction | `lent`; `late_transaction` if it begins after an outside call |
 //! | what is recorded, and what follows if the store fails | `plan` |
 //! | a limit on new calls | `quota` |
-//! | equal calls under another key | `rotated_keys` |
-//! | the secret, and its change | `secret`, `rotation` |
+//! | the secret, and its replacement | `secret`, `replacement` |
+//! | a second lease, while a secret is replaced or where equal calls under other keys matter | `guard` |
 //! | looking at records, resolving and removing them | `status`, `operator`, `sweep`, `swept` |
 //!
 //! What a caller is told of a record is in `answer`, beside this folder.
 
 mod builder;
 mod claim;
+mod claimed_call;
 mod flight;
+mod guard;
 mod handler;
 mod late_transaction;
-mod lead;
 mod lease;
 mod lent;
 mod operator;
 mod plan;
 mod quota;
+mod replacement;
 mod request;
-mod rotated_keys;
-mod rotation;
 mod secret;
 mod status;
 mod sweep;
@@ -66,7 +66,9 @@ pub use self::{
     transaction::TransactionAttempt,
 };
 
-use self::{flight::Flights, lease::Heart, quota::Quota, rotation::Rotation, secret::SecretCheck};
+use self::{
+    flight::Flights, lease::Heart, quota::Quota, replacement::Replacement, secret::SecretCheck,
+};
 
 /// Recognises retries and runs each call once. Cheap to clone; clones share everything.
 pub struct Engine<S> {
@@ -77,7 +79,7 @@ struct Inner<S> {
     store: Arc<S>,
     application: Application,
     secret: Option<Secret>,
-    rotation: Option<Rotation>,
+    replacement: Option<Replacement>,
     secret_check: SecretCheck,
     flights: Arc<Flights>,
     /// How many new calls a scope may begin, if that is limited.
@@ -132,7 +134,7 @@ impl<S: Store> Engine<S> {
             Identity::new(application, scope, key, tool, arguments, secret)
         };
         let identity = of(&self.inner.application, self.inner.secret.as_ref());
-        match &self.inner.rotation {
+        match &self.inner.replacement {
             Some(before) => {
                 identity.with_previous(&of(&before.application, before.secret.as_ref()))
             }
@@ -172,7 +174,7 @@ impl<S: Store> Engine<S> {
     /// The policy minds rotated keys while a secret or an application's name is replaced. Calls under it
     /// are refused.
     pub fn check_policy(&self, policy: &Policy) -> Result<(), InvalidPolicy> {
-        if self.inner.rotation.is_none() || policy.rotated_keys == RotatedKeys::Allow {
+        if self.inner.replacement.is_none() || policy.rotated_keys == RotatedKeys::Allow {
             return Ok(());
         }
         Err(InvalidPolicy::new(format!(

@@ -18,17 +18,26 @@ impl<S: OperatorStore> Engine<S> {
     ///
     /// The store could not be reached. Nothing was changed.
     pub async fn list(&self, query: &RecordQuery) -> Result<Vec<RecordInfo>, StoreError> {
+        if query.tool.as_deref().is_some_and(CallInfo::is_internal) {
+            return self.inner.store.list(query).await;
+        }
+        let limit = query.limit;
         let mut query = query.clone();
+        let mut calls = Vec::new();
+        // A page with fewer calls than were asked for would look like the last one.
         loop {
-            let mut page = self.inner.store.list(&query).await?;
-            let (listed, last) = (page.len(), page.last().map(RecordInfo::cursor));
-            page.retain(|record| !CallInfo::is_internal(&record.tool));
-            // An empty page would look like the end of the list.
-            let asked_for_own = query.tool.as_deref().is_some_and(CallInfo::is_internal);
-            if !page.is_empty() || listed == 0 || asked_for_own {
-                return Ok(page);
+            let page = self.inner.store.list(&query).await?;
+            query.after = page.last().map(RecordInfo::cursor);
+            let is_last = page.is_empty();
+            calls.extend(
+                page.into_iter()
+                    .filter(|record| !CallInfo::is_internal(&record.tool)),
+            );
+            let found = u32::try_from(calls.len()).unwrap_or(u32::MAX);
+            if is_last || found >= limit {
+                return Ok(calls);
             }
-            query.after = last;
+            query.limit = limit - found;
         }
     }
 
@@ -83,15 +92,21 @@ impl<S: OperatorStore> Engine<S> {
             .store
             .resolve(id, token, resolution, audit)
             .await?;
-        tracing::info!(
-            record = %id,
-            token,
-            resolution = resolution.kind().as_str(),
-            who = &*audit.who,
-            why = &*audit.why,
-            ?resolved,
-            "an operator resolved a record"
-        );
+        let (who, why) = (&*audit.who, &*audit.why);
+        let resolution = resolution.kind().as_str();
+        if let Resolved::Done(_) = resolved {
+            tracing::info!(record = %id, token, resolution, who, why, "an operator resolved a record");
+        } else {
+            tracing::info!(
+                record = %id,
+                token,
+                resolution,
+                who,
+                why,
+                ?resolved,
+                "an operator did not resolve a record: it has changed, or there is none"
+            );
+        }
         Ok(resolved)
     }
 }

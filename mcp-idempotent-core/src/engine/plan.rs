@@ -116,7 +116,7 @@ pub(super) fn retention(policy: &Policy, key: KeyKind) -> std::time::Duration {
 
 /// How a call's mode and policy treat obstacles.
 #[derive(Clone, Copy)]
-pub(super) struct Rules {
+pub(super) struct ModeRules {
     pub(super) mode: Mode,
     pub(super) fail_open: bool,
     pub(super) on_doubt: OnDoubt,
@@ -159,7 +159,7 @@ pub(super) fn failed_with(
     error: &StoreError,
     in_doubt: Option<Record>,
     is_running: bool,
-    rules: Rules,
+    rules: ModeRules,
 ) -> Failure {
     if !error.is_transient() {
         return Failure::Unavailable;

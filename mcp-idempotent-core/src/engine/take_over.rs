@@ -56,11 +56,9 @@ impl<S: Store> Inner<S> {
                 return Ok(Claimed::Found(record));
             }
             let failed = |error| Failed::after(Some(record.clone()), error);
-            let over = match decide(record.clone(), token).await.map_err(failed)? {
-                Claimed::New(over) => over,
-                Claimed::InProgress => return Ok(Claimed::InProgress),
-                Claimed::Conflict => return Ok(Claimed::Conflict),
-                Claimed::Found(record) => return Ok(Claimed::Found(record)),
+            let over = match decide(record.clone(), token).await.map_err(failed)?.held() {
+                Ok(over) => over,
+                Err(found) => return Ok(found),
             };
             let asked = Instant::now();
             tries += 1;

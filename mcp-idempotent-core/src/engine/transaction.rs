@@ -14,12 +14,12 @@ use tracing::Instrument as _;
 
 use super::{
     Engine, Request,
-    claim::Led,
+    claim::Beginning,
+    claimed_call::ClaimedCall,
+    guard::{Guard, GuardEnd},
     handler::{self, Interrupted, Stop, TimeLimit},
-    lead::Lead,
     lent::lock,
-    plan::{self, Rules, TransactionPlan},
-    rotation::guard::{Guard, GuardEnd},
+    plan::{self, ModeRules, TransactionPlan},
 };
 use crate::{
     answer::{Answer, RotatedKey},
@@ -33,7 +33,7 @@ use crate::{
 
 /// A transaction is never run again or verified, whatever the policy says about leases, and never
 /// runs without its store.
-const RULES: Rules = Rules {
+const RULES: ModeRules = ModeRules {
     mode: Mode::Transaction,
     fail_open: false,
     on_doubt: OnDoubt::Fail,
@@ -55,25 +55,25 @@ impl<S: TransactionStore> Engine<S> {
             observed.refused(&refusal);
             return Err(refusal.into());
         }
-        let led = self
-            .lead(&request, RULES, |claim, _| {
+        let begun = self
+            .begin_call(&request, RULES, |claim, _| {
                 let store = &self.inner.store;
                 async move { Ok(store.begin(&claim.call, Some(&claim)).await?) }
             })
             .await;
-        match led {
-            Led::Claimed(transaction, lead) => {
+        match begun {
+            Beginning::Claimed(transaction, call) => {
                 let store = Arc::clone(&self.inner.store);
                 let attempt = TransactionAttempt {
                     session_over: Mutex::new(store.session_over(&transaction)),
                     store,
-                    lead,
+                    call,
                     stop: Stop::default(),
                 };
                 Ok((transaction, attempt))
             }
-            Led::Answer(answer) => Err(answer),
-            Led::FailOpen => unreachable!("transaction mode never fails open"),
+            Beginning::Answer(answer) => Err(answer),
+            Beginning::FailOpen => unreachable!("transaction mode never fails open"),
         }
     }
 }
@@ -82,7 +82,7 @@ impl<S: TransactionStore> Engine<S> {
 /// claims anew.
 pub struct TransactionAttempt<S: TransactionStore> {
     store: Arc<S>,
-    lead: Box<Lead>,
+    call: Box<ClaimedCall>,
     stop: Stop,
     /// Taken by the run.
     session_over: Mutex<Option<BoxFuture<'static, ()>>>,
@@ -92,13 +92,13 @@ impl<S: TransactionStore> TransactionAttempt<S> {
     /// The record that the call has claimed.
     #[must_use]
     pub fn record(&self) -> RecordId {
-        self.lead.identity.id
+        self.call.identity.id
     }
 
     /// Set if the handler runs although an equal call was made under another key.
     #[must_use]
     pub fn rotated_key(&self) -> Option<RotatedKey> {
-        self.lead.rotated
+        self.call.rotated
     }
 
     /// Tells the handler to stop: its time is over, or its call can no longer be committed. Take it
@@ -111,7 +111,7 @@ impl<S: TransactionStore> TransactionAttempt<S> {
     /// Whether a result of this kind commits the handler's writes, under the policy of the call.
     #[must_use]
     pub fn commits(&self, kind: ResultKind) -> bool {
-        plan::commits(&self.lead.policy, kind)
+        plan::commits(&self.call.policy, kind)
     }
 
     /// Runs the handler in this task, for at most as long as its policy and the store let it hold
@@ -123,12 +123,12 @@ impl<S: TransactionStore> TransactionAttempt<S> {
     /// [`Interrupted`]. Finish the attempt with a result of kind
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
-        let lead = &*self.lead;
-        let limit = TimeLimit::new(&lead.policy, self.store.transaction_limit());
+        let call = &*self.call;
+        let limit = TimeLimit::new(&call.policy, self.store.transaction_limit());
         let session_over = lock(&self.session_over).take();
         let over = async {
             let lost = async {
-                lead.guard_lost().await;
+                call.guard_lost().await;
                 self.stop.tell();
                 std::future::pending().await
             };
@@ -137,7 +137,7 @@ impl<S: TransactionStore> TransactionAttempt<S> {
                 why = lost => why,
             }
         };
-        handler::run(lead.identity.id, &lead.observed, over, handler).await
+        handler::run(call.identity.id, &call.observed, over, handler).await
     }
 
     /// Ends the transaction as the handler's result and the policy require, and returns the
@@ -151,14 +151,14 @@ impl<S: TransactionStore> TransactionAttempt<S> {
         result: &R,
     ) -> Answer {
         let Self {
-            store, mut lead, ..
+            store, mut call, ..
         } = self;
-        let mut observed = lead.handled(result.kind());
+        let mut observed = call.handled(result.kind());
         let span = observed.span();
         let answer = async {
             match transaction {
-                Some(transaction) => end(&*store, *lead, transaction, result, &mut observed).await,
-                None => lead.refuse(refusal::still_held(OnDoubt::Fail)),
+                Some(transaction) => end(&*store, *call, transaction, result, &mut observed).await,
+                None => call.refuse(refusal::still_held(OnDoubt::Fail)),
             }
         };
         let answer = answer.instrument(span).await;
@@ -169,12 +169,12 @@ impl<S: TransactionStore> TransactionAttempt<S> {
 
 async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
     store: &S,
-    mut lead: Lead,
+    mut call: ClaimedCall,
     transaction: S::Transaction,
     result: &R,
     observed: &mut ObservedCall,
 ) -> Answer {
-    let plan = plan::transaction(result.kind(), lead.policy.on_error, lead.identity.kind);
+    let plan = plan::transaction(result.kind(), call.policy.on_error, call.identity.kind);
     let mut under_guard = false;
     let (end, response) = match plan {
         TransactionPlan::RollBack => (End::RollBack, None),
@@ -184,13 +184,13 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
                 Err(error) => {
                     // Dropping it rolls back.
                     drop(transaction);
-                    return lead.refuse(refusal::not_encoded(&*error));
+                    return call.refuse(refusal::not_encoded(&*error));
                 }
             };
-            let mut completion = lead.completion(&response);
+            let mut completion = call.completion(&response);
             // The effect is undone, so equal calls may follow under any key.
             if plan == TransactionPlan::RollBackAndRecord
-                && lead.guard.as_ref().is_some_and(Guard::is_of_equal_calls)
+                && call.guard.as_ref().is_some_and(Guard::is_of_equal_calls)
             {
                 completion.guard = None;
             }
@@ -203,18 +203,18 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
             (end, Some(response))
         }
     };
-    if let Some(guard) = &mut lead.guard {
+    if let Some(guard) = &mut call.guard {
         guard.committing();
     }
-    let ended = store.end(transaction, Some(&lead.claim), end).await;
+    let ended = store.end(transaction, Some(&call.claim), end).await;
     let guard_end = GuardEnd::after(&ended, under_guard);
-    lead.end_guard(guard_end).await;
-    answer(lead, plan, ended, response, result, observed)
+    call.end_guard(guard_end).await;
+    answer(call, plan, ended, response, result, observed)
 }
 
 /// What the caller, and the calls that joined, are told about the end of the transaction.
 fn answer<R: HandlerResult + ?Sized>(
-    lead: Lead,
+    call: ClaimedCall,
     plan: TransactionPlan,
     ended: Ended,
     response: Option<Bytes>,
@@ -223,32 +223,32 @@ fn answer<R: HandlerResult + ?Sized>(
 ) -> Answer {
     match (ended, response) {
         (Ended::AsAsked(at), Some(response)) => {
-            lead.share(response, at);
+            call.share(response, at);
             Answer::Executed
         }
-        (Ended::AsAsked(_), None) => lead.end_without_record(result),
+        (Ended::AsAsked(_), None) => call.end_without_record(result),
         // The handler itself reported a failure, and its writes are gone. Its own result is the
         // answer.
         (Ended::Aborted(_), _) if plan != TransactionPlan::Commit => {
-            lead.fail();
+            call.fail();
             Answer::Executed
         }
-        (Ended::Aborted(error), _) => lead.refuse(refusal::not_committed(error)),
-        (Ended::Lost(record), _) => lead.lose_to(record),
+        (Ended::Aborted(error), _) => call.refuse(refusal::not_committed(error)),
+        (Ended::Lost(record), _) => call.lose_to(record),
         // Fenced: an operator has resolved the guard meanwhile, or a call with the same lock holds it.
-        (Ended::LostInProgress | Ended::Fenced, _) => lead.step_down(refusal::in_progress()),
+        (Ended::LostInProgress | Ended::Fenced, _) => call.step_down(refusal::in_progress()),
         (Ended::EndedByHandler, _) => {
             observed.note(Outcome::LeftInDoubt);
-            lead.refuse(refusal::ended_by_handler(OnDoubt::Fail))
+            call.refuse(refusal::ended_by_handler(OnDoubt::Fail))
         }
-        (Ended::Unknown(error), _) => lead.refuse(refusal::commit_unknown(error)),
+        (Ended::Unknown(error), _) => call.refuse(refusal::commit_unknown(error)),
     }
 }
 
 impl<S: TransactionStore> std::fmt::Debug for TransactionAttempt<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TransactionAttempt")
-            .field("lead", &self.lead)
+            .field("call", &self.call)
             .finish_non_exhaustive()
     }
 }

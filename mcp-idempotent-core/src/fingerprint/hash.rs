@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 pub(super) const RECORD_ID: &str = "mcp-idempotent/record-id";
 pub(super) const FINGERPRINT: &str = "mcp-idempotent/fingerprint";
 pub(super) const SECRET_CHECK: &str = "mcp-idempotent/secret-check";
-pub(super) const GUARD_MARK: &str = "mcp-idempotent/guard-mark";
+pub(super) const GUARD_WITNESS: &str = "mcp-idempotent/guard-witness";
 pub(super) const ROTATED_KEY: &str = "mcp-idempotent/rotated-key";
 pub(super) const TICKET: &str = "mcp-idempotent/ticket";
 pub(super) const LAST_SWEEP: &str = "mcp-idempotent/last-sweep";

@@ -15,13 +15,13 @@
 //! | fingerprint | `mcp-idempotent/fingerprint`, record id (32 bytes), tool, canonical arguments |
 //! | check value of a secret | `mcp-idempotent/secret-check` |
 //! | ids of the records that say which secret an application has | `mcp-idempotent/secret-check`, application; for all but the first also `secret`, `successor` or `unaware`, and a number (64-bit big-endian) |
-//! | id of a guard's mark | `mcp-idempotent/guard-mark`, record id (32 bytes), fencing token (64-bit big-endian) |
+//! | id of a guard's witness | `mcp-idempotent/guard-witness`, record id (32 bytes), fencing token (64-bit big-endian) |
 //! | id of a ticket of a quota | `mcp-idempotent/ticket`, application, scope, number (32-bit big-endian) |
 //! | id of the trace of the last sweep | `mcp-idempotent/last-sweep` |
 //! | seed of downstream keys | `mcp-idempotent/downstream-seed`, record id (32 bytes), fingerprint (33 bytes, as stored), origin (64-bit big-endian) |
 //! | downstream key | `mcp-idempotent/downstream-key`, seed (32 bytes), name of the step; the first 128 bits, as a UUID of version 8 |
 //!
-//! The hash is SHA-256, or HMAC-SHA-256 under a [`Secret`]. The ids of check records, marks and the trace
+//! The hash is SHA-256, or HMAC-SHA-256 under a [`Secret`]. The ids of check records, witnesses and the trace
 //! of the last sweep are never keyed. Nor is the fingerprint that is made of ids. A downstream key is not keyed again, because its seed is already. The tool is not
 //! part of the id of an explicit key: one key used on two tools is one record, and so a conflict.
 //! Nor is the version of the canonical form, so the id of an explicit key never changes.
@@ -66,9 +66,9 @@ impl RecordId {
         &self.0
     }
 
-    /// The id of the record that marks the guard with this token, on this record, as a guard.
-    pub(crate) fn of_guard_mark(guarded: Self, token: i64) -> Self {
-        let hash = FieldHash::new(None, hash::GUARD_MARK)
+    /// The id of the record that shows that the attempt with this token, at this record, is a guard.
+    pub(crate) fn of_guard_witness(guarded: Self, token: i64) -> Self {
+        let hash = FieldHash::new(None, hash::GUARD_WITNESS)
             .field(guarded.0)
             .field(token.to_be_bytes());
         Self(hash.finish())

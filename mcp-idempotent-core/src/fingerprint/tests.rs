@@ -44,10 +44,10 @@ fn the_ids_of_check_records_are_frozen() {
 }
 
 #[test]
-fn the_ids_of_guard_marks_are_frozen() {
-    assert_frozen("marks", |vector| {
+fn the_ids_of_guard_witnesses_are_frozen() {
+    assert_frozen("witnesses", |vector| {
         let token = i64::try_from(number(vector, "token")).unwrap();
-        RecordId::of_guard_mark(text(vector, "guarded").parse().unwrap(), token)
+        RecordId::of_guard_witness(text(vector, "guarded").parse().unwrap(), token)
     });
 }
 

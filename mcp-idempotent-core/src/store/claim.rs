@@ -114,6 +114,16 @@ pub enum Claimed<C> {
 }
 
 impl<C> Claimed<C> {
+    /// What a new claim holds. Otherwise what was found, as the answer to any other claim.
+    pub(crate) fn held<D>(self) -> Result<C, Claimed<D>> {
+        match self {
+            Self::New(held) => Ok(held),
+            Self::InProgress => Err(Claimed::InProgress),
+            Self::Conflict => Err(Claimed::Conflict),
+            Self::Found(record) => Err(Claimed::Found(record)),
+        }
+    }
+
     /// Turns what a new claim holds into something else.
     pub(crate) fn map<D>(self, new: impl FnOnce(C) -> D) -> Claimed<D> {
         match self {

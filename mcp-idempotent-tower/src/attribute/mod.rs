@@ -3,3 +3,4 @@
 pub(crate) mod options;
 mod parts;
 pub mod runtime;
+mod stand_ins;

@@ -1,47 +1,40 @@
 //! What the expansion of `#[idempotent]` calls. Not part of the public interface; it changes without
 //! notice.
 
-use std::{borrow::Cow, fmt, future::Future, marker::PhantomData, pin::Pin, sync::Arc};
+use std::{future::Future, pin::Pin, sync::Arc};
 
 use mcp_idempotent_core::{Lent, Refusal, Store, TransactionStore};
-use rmcp::{
-    handler::server::{
-        common::{FromContextPart, schema_for_empty_input, schema_for_input, schema_for_output},
-        tool::{IntoCallToolResult, ToolCallContext},
-    },
-    model::{JsonObject, MetaObject},
-};
-use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::parts::handled;
 use crate::{
     Idempotency,
     call::{
-        Classify, Incoming as _, ToolCall, ToolResult, attempt, contract, identity,
+        Classify, Incoming as _, ToolCall, ToolResult, attempt, identity,
         key::{KeyMaker, Places},
         provenance::{self, Inside},
         reader::Reader,
         refusal,
         result::{self, answered},
         rules::Rules,
-        run, schema,
+        run,
         tool_call::UnderRecord,
         tx,
         verify::VerifyFn,
     },
-    wire,
 };
-
-pub use mcp_idempotent_core::{
-    KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired, PolicyOverride, RotatedKeys, Wait,
-};
-pub use rmcp::{ErrorData, model::CallToolResponse};
 
 pub use super::{
     options::{Mode, ToolOptions},
     parts::{Call, NotCalled, Outcome, Parts},
+    stand_ins::{
+        CallToolResponse, ErrorData, Json, Parameters, empty_input_schema, input_schema, meta,
+        output_schema, with_key_argument,
+    },
 };
 pub use crate::call::verify::{InDoubt, IntoVerdict, Verifying};
+pub use mcp_idempotent_core::{
+    KeyRequirement, OnDoubt, OnError, OnErrorResult, OnExpired, PolicyOverride, RotatedKeys, Wait,
+};
 
 /// A server that can be cloned into a task that outlives its caller.
 #[diagnostic::on_unimplemented(
@@ -96,7 +89,7 @@ where
     F: Future<Output = Result<CallToolResponse, ErrorData>> + Send + 'a,
 {
     // To a handler, other servers in this process are upstreams: their answers must not be sealed, so
-    // it does not get the marker.
+    // `Inside` is taken away.
     let inside = call.context.extensions.remove::<Inside>();
     Box::pin(async move {
         let answer = answered(run(Call(call)), refusal::failed).await;
@@ -119,13 +112,13 @@ pub async fn run_in_transaction<S: TransactionStore, T: Server>(
     call: Call,
     handler: for<'c> fn(T, Call, &'c mut S::Connection) -> Running<'c>,
 ) -> Result<CallToolResponse, ErrorData> {
-    let (reader, rules, call) = match rules(idempotency, options, None, call) {
-        Ok(Ruled::Here(reader, rules, call)) => (reader, rules, call),
-        Ok(Ruled::ByLayer(call)) => {
+    let (reader, rules, call) = match deduplicated(idempotency, options, None, call) {
+        Ok(Deduplicated::Here(reader, rules, call)) => (reader, rules, call),
+        Ok(Deduplicated::ByLayer(call)) => {
             let mut transaction =
                 attempt::transaction_of_layer::<S>(&call.context.extensions).await?;
             let ran = handler(server.detach(), Call(*call), &mut transaction).await;
-            return handled(ran).into_marked();
+            return handled(ran).with_not_executed();
         }
         Err(refused) => return *refused,
     };
@@ -156,11 +149,13 @@ pub async fn run_in_shared_transaction<S: TransactionStore, T: Server>(
     call: Call,
     handler: fn(T, Call) -> Running<'static>,
 ) -> Result<CallToolResponse, ErrorData> {
-    let (reader, rules, call) = match rules(idempotency, options, None, call) {
-        Ok(Ruled::Here(reader, rules, call)) => (reader, rules, call),
-        Ok(Ruled::ByLayer(_)) if Lent::<S>::current().is_none() => return Err(tx::none_open()),
-        Ok(Ruled::ByLayer(call)) => {
-            return handled(handler(server.detach(), Call(*call)).await).into_marked();
+    let (reader, rules, call) = match deduplicated(idempotency, options, None, call) {
+        Ok(Deduplicated::Here(reader, rules, call)) => (reader, rules, call),
+        Ok(Deduplicated::ByLayer(_)) if Lent::<S>::current().is_none() => {
+            return Err(tx::none_open());
+        }
+        Ok(Deduplicated::ByLayer(call)) => {
+            return handled(handler(server.detach(), Call(*call)).await).with_not_executed();
         }
         Err(refused) => return *refused,
     };
@@ -200,10 +195,10 @@ pub async fn run_under_lease<S: Store, T: Server>(
         .classify
         .as_ref()
         .map(|classify| classify as &Classify);
-    let (reader, rules, call) = match rules(idempotency, options, verify, call) {
-        Ok(Ruled::Here(reader, rules, call)) => (reader, rules, call),
-        Ok(Ruled::ByLayer(call)) => {
-            return handled(handler(server.detach(), Call(*call)).await).into_marked();
+    let (reader, rules, call) = match deduplicated(idempotency, options, verify, call) {
+        Ok(Deduplicated::Here(reader, rules, call)) => (reader, rules, call),
+        Ok(Deduplicated::ByLayer(call)) => {
+            return handled(handler(server.detach(), Call(*call)).await).with_not_executed();
         }
         Err(refused) => return *refused,
     };
@@ -225,21 +220,21 @@ fn asking<'s>(
     Arc::new(verify)
 }
 
-/// A call, and who deduplicates it.
-enum Ruled<'s, S> {
+/// Where a call is deduplicated.
+enum Deduplicated<'s, S> {
     Here(Reader, Rules<'s, S>, Box<ToolCall>),
     /// Our layer does: it could not see that the tool is annotated, because its server does not list
     /// it.
     ByLayer(Box<ToolCall>),
 }
 
-/// The rules of a call's tool.
-fn rules<'s, S: Store>(
+/// Decides who deduplicates a call, by its tool's rules.
+fn deduplicated<'s, S: Store>(
     idempotency: &Idempotency<S>,
     options: &'static ToolOptions,
     verify: Option<VerifyFn<'s>>,
     Call(mut call): Call,
-) -> Result<Ruled<'s, S>, Box<ToolResult>> {
+) -> Result<Deduplicated<'s, S>, Box<ToolResult>> {
     let form = idempotency.settings().refusal_form;
     let tool = idempotency.annotated(options, call.name());
     let policy = tool.policy.map_err(|error| {
@@ -263,7 +258,7 @@ fn rules<'s, S: Store>(
     });
     if is_claimed {
         rules.take_argument(&mut call);
-        return Ok(Ruled::ByLayer(Box::new(call)));
+        return Ok(Deduplicated::ByLayer(Box::new(call)));
     }
     let reader = Reader {
         form,
@@ -271,111 +266,5 @@ fn rules<'s, S: Store>(
         schema: tool.output_schema,
         policy: Some(Arc::clone(&rules.policy)),
     };
-    Ok(Ruled::Here(reader, rules, Box::new(call)))
-}
-
-/// Stands in for the author's `Parameters<…>` where rmcp's macro looks for the input schema. It takes
-/// nothing from the call: the author's own is extracted after the claim.
-pub struct Parameters<T>(PhantomData<fn() -> T>);
-
-impl<S, T> FromContextPart<ToolCallContext<'_, S>> for Parameters<T> {
-    fn from_context_part(_: &mut ToolCallContext<'_, S>) -> Result<Self, ErrorData> {
-        Ok(Self(PhantomData))
-    }
-}
-
-impl<T> fmt::Debug for Parameters<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Parameters")
-    }
-}
-
-// Everything is delegated: with its own schema id, this type would be listed beside the author's.
-impl<T: JsonSchema> JsonSchema for Parameters<T> {
-    fn schema_name() -> Cow<'static, str> {
-        T::schema_name()
-    }
-
-    fn schema_id() -> Cow<'static, str> {
-        T::schema_id()
-    }
-
-    fn inline_schema() -> bool {
-        T::inline_schema()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        T::json_schema(generator)
-    }
-}
-
-/// Stands in for the author's `Json<…>` where rmcp's macro looks for the output schema.
-pub struct Json<T> {
-    response: CallToolResponse,
-    schema: PhantomData<fn() -> T>,
-}
-
-impl<T> Json<T> {
-    /// The answer of a tool with structured output.
-    pub const fn new(response: CallToolResponse) -> Self {
-        Self {
-            response,
-            schema: PhantomData,
-        }
-    }
-}
-
-impl<T> IntoCallToolResult for Json<T> {
-    fn into_call_tool_result(self) -> Result<CallToolResponse, ErrorData> {
-        Ok(self.response)
-    }
-}
-
-impl<T> fmt::Debug for Json<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Json").field(&self.response).finish()
-    }
-}
-
-/// The input schema that rmcp's macro finds for a `Parameters<…>`.
-///
-/// # Panics
-///
-/// The schema does not describe an object. rmcp's own expansion panics likewise.
-pub fn input_schema<P: JsonSchema + 'static>() -> Arc<JsonObject> {
-    schema_for_input::<P>().unwrap_or_else(|error| {
-        panic!(
-            "Invalid input schema for `{}`: {error}",
-            std::any::type_name::<P>()
-        )
-    })
-}
-
-/// The input schema that rmcp's macro gives a tool without parameters.
-pub fn empty_input_schema() -> Arc<JsonObject> {
-    schema_for_empty_input()
-}
-
-/// The output schema that rmcp's macro finds for a `Json<T>`.
-pub fn output_schema<T: JsonSchema + 'static>() -> Arc<JsonObject> {
-    schema_for_output::<T>()
-}
-
-/// The author's input schema, with the key argument added if it lacks it.
-pub fn with_key_argument(options: &ToolOptions) -> Arc<JsonObject> {
-    let schema = options
-        .input_schema
-        .map_or_else(empty_input_schema, |of| of());
-    let Some(name) = options.key_property else {
-        return schema;
-    };
-    let required = options.policy.key == Some(KeyRequirement::Required);
-    schema::with_key_property(schema, name, required)
-}
-
-/// The tool's `_meta`: what the author gave, and the contract.
-pub fn meta(options: &ToolOptions, author: Option<MetaObject>) -> MetaObject {
-    let mut meta = author.unwrap_or_default();
-    meta.insert(wire::CONTRACT.into(), contract::contract(options));
-    meta
+    Ok(Deduplicated::Here(reader, rules, Box::new(call)))
 }

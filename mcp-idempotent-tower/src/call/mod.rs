@@ -5,9 +5,10 @@
 //! | Where is … | |
 //! | --- | --- |
 //! | which call it is | [`identity`]: its [`key`], its [`scope`], and what a run has to know of it ([`incoming`]) |
-//! | the whole run | [`run`], one function for each mode, and its [`rules`]; `unprotected` has the attempts of calls that nothing protects |
+//! | the whole run | [`run`], one function for each mode, and its [`rules`]; its attempts: `protected`, the engine's, and `unprotected` |
 //! | what the handler is given | [`attempt`] (lease mode), [`tx`] (a transaction), [`after_commit`] |
-//! | how the handler is started and told to stop, and what it leaves | [`handler`]; [`attempt`] tells it in lease mode |
+//! | how the handler is started and told to stop | [`run`]: `handler` |
+//! | how it ended, and what its caller gets | [`reply`] |
 //! | a call in doubt | [`verify`] |
 //! | what the caller is told | [`result`], in the form for its [`reader`]; [`refusal`] |
 //! | who said it: the handler, or another server | [`entries`], [`seal`], [`provenance`], [`not_executed`] |
@@ -22,19 +23,22 @@ pub(crate) mod tool_call;
 use mcp_idempotent_core::OnErrorResult;
 use rmcp::{
     ErrorData,
-    model::{CallToolResponse, CallToolResult},
+    model::{CallToolResponse, CallToolResult, MetaObject},
 };
 
 pub(crate) use self::{
     definition::{contract, schema},
     identity::{incoming, incoming::Incoming, key},
     result::{entries, not_executed, on_replay, provenance, reader, seal},
-    run::{after_commit, attempt, handler, rules, tx, verify},
+    run::{after_commit, attempt, reply, rules, tx, verify},
 };
 pub use self::{identity::scope, result::refusal, tool_call::ToolCall};
 
 /// A JSON object, as arguments and `_meta` are.
 pub(crate) type Object = serde_json::Map<String, serde_json::Value>;
+
+/// The `_meta` of an answer.
+pub(crate) type Meta = MetaObject;
 
 /// What a tool handler returns.
 pub(crate) type ToolResult = Result<CallToolResponse, ErrorData>;

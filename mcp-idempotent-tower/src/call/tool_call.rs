@@ -206,7 +206,7 @@ impl Incoming for ToolCall {
         round(request_state.as_deref(), responses)
     }
 
-    fn note_record(&mut self, record: RecordId) {
+    fn claimed(&mut self, record: RecordId) {
         self.under = Some(record);
     }
 

@@ -14,7 +14,7 @@ use rmcp::model::CallToolResult;
 pub(super) use self::compiled::{Compiled, is_read_only, top_level_name};
 use crate::call::{
     Classify, ToolCall,
-    handler::Reply,
+    reply::Reply,
     result::Handled,
     rules::Rules,
     run,

@@ -29,16 +29,16 @@ use crate::{
 /// passes on, in this crate's names, from another server.
 pub struct HandlerService<H> {
     shared: Arc<SharedHandler<H>>,
-    _door: Arc<()>,
+    _caller: Arc<()>,
 }
 
 impl<H: ServerHandler> HandlerService<H> {
     pub(crate) fn around(handler: H) -> (Self, Arc<SharedHandler<H>>) {
-        let door = Arc::new(());
-        let shared = Arc::new(SharedHandler::new(handler, &door));
+        let caller = Arc::new(());
+        let shared = Arc::new(SharedHandler::new(handler, &caller));
         let service = Self {
             shared: Arc::clone(&shared),
-            _door: door,
+            _caller: caller,
         };
         (service, shared)
     }
@@ -87,7 +87,7 @@ impl<H> Clone for HandlerService<H> {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
-            _door: Arc::clone(&self._door),
+            _caller: Arc::clone(&self._caller),
         }
     }
 }

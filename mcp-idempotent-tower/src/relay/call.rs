@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     message::{Id, Message},
-    ticket::Ticket,
+    pending::PendingCall,
 };
 use crate::{
     call::{
@@ -34,7 +34,7 @@ pub(crate) struct RelayedCall {
     pub(super) key_maker: KeyMaker,
     pub(super) progress_token: Option<Id>,
     caller: Caller,
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) pending: Arc<PendingCall>,
     /// Its share of the memory for calls.
     pub(super) held: Option<OwnedSemaphorePermit>,
     line: Bytes,
@@ -126,7 +126,7 @@ impl RelayedCall {
             progress_token,
             token_at,
             caller,
-            ticket: Arc::default(),
+            pending: Arc::default(),
             held: None,
             line: line.clone(),
         }))
@@ -209,7 +209,7 @@ impl Incoming for RelayedCall {
         CancellationToken::new()
     }
 
-    fn note_record(&mut self, _: RecordId) {
+    fn claimed(&mut self, _: RecordId) {
         // The server below knows nothing of records.
     }
 
@@ -218,7 +218,7 @@ impl Incoming for RelayedCall {
     }
 
     fn identified(&self, record: RecordId) {
-        self.ticket.identified(record);
+        self.pending.identified(record);
     }
 
     fn scope(&self, source: &ScopeSource) -> Result<Scope, NoScope> {

@@ -12,11 +12,11 @@ use super::{
     call::RelayedCall,
     message::{Id, Message, param},
     outlet::Outlet,
+    pending::{PendingCall, PendingCalls},
     progress::Progress,
     relay::{Forward, Relay},
     rule::Believed,
     settings::RelaySettings,
-    ticket::{Ticket, Tickets},
     tools::{Page, Tools},
     upstream::{Response, Upstream},
 };
@@ -34,7 +34,7 @@ pub(super) enum Taken {
     Not,
     Call(Box<RelayedCall>),
     /// The client no longer waits for this call. With the message that says so.
-    Cancelled(Arc<Ticket>, Bytes),
+    Cancelled(Arc<PendingCall>, Bytes),
     /// A call that gets this answer.
     Refused(Bytes),
 }
@@ -45,7 +45,7 @@ pub(super) struct Calls<S> {
     server: Arc<Upstream>,
     tools: Tools,
     progress: Arc<Progress>,
-    tickets: Tickets<Id>,
+    pending: PendingCalls<Id>,
     /// For the calls that are not answered yet.
     memory: Arc<Semaphore>,
 }
@@ -64,7 +64,7 @@ impl<S: Store> Calls<S> {
             server,
             tools: Tools::default(),
             progress: Arc::default(),
-            tickets: Tickets::default(),
+            pending: PendingCalls::default(),
             memory: Arc::new(Semaphore::new(memory.min(Semaphore::MAX_PERMITS))),
         })
     }
@@ -102,8 +102,10 @@ impl<S: Store> Calls<S> {
             return Taken::Not;
         };
         if let Some(id) = param(&message, CANCELLED, "requestId").and_then(Id::of) {
-            let ticket = self.tickets.take(&id);
-            return ticket.map_or(Taken::Not, |ticket| Taken::Cancelled(ticket, line.clone()));
+            let pending = self.pending.take(&id);
+            return pending.map_or(Taken::Not, |pending| {
+                Taken::Cancelled(pending, line.clone())
+            });
         }
         let (argument, caller) = (self.relay.key_argument(), self.relay.caller());
         let mut call = match RelayedCall::of(line, &message, argument, caller) {
@@ -118,8 +120,8 @@ impl<S: Store> Calls<S> {
         call.held = Some(held);
         let listener = call.progress_token.take();
         let listener = listener.map(|token| self.progress.listener(token));
-        call.ticket = Arc::new(Ticket::new(listener));
-        self.tickets.insert(call.id.clone(), &call.ticket);
+        call.pending = Arc::new(PendingCall::new(listener));
+        self.pending.insert(call.id.clone(), &call.pending);
         Taken::Call(Box::new(call))
     }
 
@@ -130,20 +132,20 @@ impl<S: Store> Calls<S> {
 
     /// Answers a call, unless its client cancels it meanwhile.
     pub(super) async fn answer(self: Arc<Self>, call: Box<RelayedCall>) {
-        let (id, ticket) = (call.id.clone(), Arc::clone(&call.ticket));
+        let (id, pending) = (call.id.clone(), Arc::clone(&call.pending));
         let Some(_held) = self.hold(CALL) else {
-            self.tickets.end(&id, &ticket);
+            self.pending.end(&id, &pending);
             let reader = self.relay.reader(&call, None);
             self.tell(&answer::refused(&busy(), &id, &reader)).await;
             return;
         };
         let answer = tokio::select! {
             biased;
-            () = ticket.cancelled() => None,
+            () = pending.cancelled() => None,
             answer = self.answer_to(*call) => answer,
         };
-        self.tickets.end(&id, &ticket);
-        drop(ticket);
+        self.pending.end(&id, &pending);
+        drop(pending);
         if let Some(answer) = answer {
             self.tell(&answer.bytes).await;
         }
@@ -157,7 +159,7 @@ impl<S: Store> Calls<S> {
             .hints(&call.tool, meta, |params| self.list(params));
         let hints = hints.await;
         let Some(policy) = self.relay.policy(&call, hints) else {
-            self.tickets.end(&call.id, &call.ticket);
+            self.pending.end(&call.id, &call.pending);
             self.pass(call.line()).await;
             return None;
         };
@@ -195,9 +197,9 @@ impl<S: Store> Calls<S> {
     }
 
     /// The client no longer waits for a call.
-    pub(super) async fn cancel(&self, ticket: &Ticket, line: &Bytes) {
-        ticket.cancel();
-        let Some(sent_as) = ticket.sent_as().filter(|_| self.settings().forward_cancel) else {
+    pub(super) async fn cancel(&self, pending: &PendingCall, line: &Bytes) {
+        pending.cancel();
+        let Some(sent_as) = pending.sent_as().filter(|_| self.settings().forward_cancel) else {
             return;
         };
         // No answer from the server now proves that nothing happened.

@@ -27,7 +27,7 @@
 //! 5. A protected call is claimed, sent and recorded. The server sees it under an id of the relay's
 //!    own, which is also its progress token; nothing else in the line changes. The caller gets the
 //!    server's answer with its own id and nothing else changed.
-//! 6. A repeated call joins the running one, or is answered from the record. Its result has a mark
+//! 6. A repeated call joins the running one, or is answered from the record. Its result has a marker
 //!    in `_meta`.
 //! 7. A call that cannot be compared with others is refused, not sent: it is not UTF-8, is nested
 //!    too deeply, or has a number beyond the range of a double.
@@ -100,6 +100,7 @@ pub mod http;
 mod line;
 mod message;
 mod outlet;
+mod pending;
 mod progress;
 #[expect(clippy::module_inception, reason = "the file of the type")]
 mod relay;
@@ -108,7 +109,6 @@ mod rule;
 mod scan;
 mod session;
 mod settings;
-mod ticket;
 mod tools;
 mod upstream;
 

@@ -14,7 +14,12 @@ use super::{
 };
 use crate::{
     Idempotency,
-    call::{handler::Reply, reader::Reader, rules::Rules, run},
+    call::{
+        reader::Reader,
+        reply::{Recorded, Reply},
+        rules::Rules,
+        run,
+    },
     idempotency::BuildError,
 };
 
@@ -128,15 +133,24 @@ impl<S: Store> Relay<S> {
         let announce = self.idempotency.settings().announce_replays;
         let told = |answered: Answered| answered.for_caller(&id, &reader);
         match reply {
-            Reply::Ran(answered, None) => told(answered),
-            // It says so itself.
-            Reply::LeftInDoubt(answered, _) if answered.is_refusal() => told(answered),
-            Reply::Ran(answered, Some(rotated)) => {
-                told(answered).map(|answer| replay::rotated(answer, rotated, announce))
-            }
-            Reply::Unrecorded(answered) => told(answered).map(replay::unrecorded),
-            Reply::LeftInDoubt(answered, refusal) => {
-                told(answered).map(|answer| replay::left_in_doubt(answer, &refusal, &reader))
+            Reply::Ran(own) => {
+                let is_refusal = own.result.is_refusal();
+                let outgoing = told(own.result);
+                let outgoing = match own.record {
+                    Recorded::AsPlanned => outgoing,
+                    Recorded::Not => outgoing.map(replay::unrecorded),
+                    // It says so itself.
+                    Recorded::InDoubt(_) if is_refusal => outgoing,
+                    Recorded::InDoubt(refusal) => {
+                        outgoing.map(|answer| replay::left_in_doubt(answer, &refusal, &reader))
+                    }
+                };
+                match own.rotated {
+                    Some(rotated) => {
+                        outgoing.map(|answer| replay::rotated(answer, rotated, announce))
+                    }
+                    None => outgoing,
+                }
             }
             Reply::Replayed(replay) => replay::replayed(&replay, &id, &reader, announce).into(),
             Reply::Refused(refusal) => answer::refused(&refusal, &id, &reader).into(),

@@ -1,4 +1,4 @@
-//! Results that carry a mark of ours: a recorded one, as a repeated call gets it, and one that
+//! Results that carry a marker of ours: a recorded one, as a repeated call gets it, and one that
 //! could not be recorded.
 
 use bytes::Bytes;
@@ -13,13 +13,13 @@ use crate::{
     call::{
         reader::Reader,
         refusal,
-        result::{tag, unstored},
+        result::{marker, tag, unstored},
     },
     raw::{Edit, Members, edited, first_in, range},
     wire,
 };
 
-/// A recorded result under the caller's own id, marked as a replay.
+/// A recorded result under the caller's own id, with the marker of a replay.
 pub(super) fn replayed(replay: &Replay, id: &Id, reader: &Reader, announce: bool) -> Bytes {
     let Some((tag, json)) = unstored(&replay.response) else {
         tracing::error!("a stored result could not be read");
@@ -33,15 +33,15 @@ pub(super) fn replayed(replay: &Replay, id: &Id, reader: &Reader, announce: bool
         Some(at) => {
             let notice = announce.then(|| refusal::text_block(reader.notice(replay, at)));
             let of_other_key = replay.rotated.then(|| {
-                let mark = refusal::rotated(Some(at)).to_string();
-                marked(json, wire::ROTATED_KEY, &mark, None)
+                let said = marker::rotated(Some(at)).to_string();
+                marked(json, wire::ROTATED_KEY, &said, None)
             });
             let json = of_other_key.as_deref().unwrap_or(json);
-            let mark = json!({ "at": at.to_string() }).to_string();
+            let said = json!({ "at": at.to_string() }).to_string();
             let marked = marked(
                 json,
                 wire::REPLAYED,
-                &mark,
+                &said,
                 notice.filter(|_| tag == tag::RESULT).as_deref(),
             );
             response(id, "result", &marked)
@@ -49,47 +49,47 @@ pub(super) fn replayed(replay: &Replay, id: &Id, reader: &Reader, announce: bool
     }
 }
 
-/// The server's answer, marked as one that could not be recorded. An error stays as it is.
+/// The server's answer, with the marker of one that could not be recorded. An error stays as it is.
 pub(super) fn unrecorded(answer: Bytes) -> Bytes {
-    let mark = refusal::unrecorded().to_string();
-    with_mark(answer, wire::UNRECORDED, &mark, None)
+    let said = marker::unrecorded().to_string();
+    with_marker(answer, wire::UNRECORDED, &said, None)
 }
 
-/// The server's answer, marked because an equal call under another key was found.
+/// The server's answer, with the marker of an equal call under another key.
 pub(super) fn rotated(answer: Bytes, rotated: RotatedKey, announce: bool) -> Bytes {
-    let mark = refusal::rotated(rotated.at).to_string();
+    let said = marker::rotated(rotated.at).to_string();
     let notice = announce.then(|| refusal::text_block(Reader::rotated_notice(rotated.at)));
-    with_mark(answer, wire::ROTATED_KEY, &mark, notice.as_deref())
+    with_marker(answer, wire::ROTATED_KEY, &said, notice.as_deref())
 }
 
-/// The server's error, marked as that of a call that it leaves in doubt.
+/// The server's error, with the marker of a call that it leaves in doubt.
 pub(super) fn left_in_doubt(answer: Bytes, refusal: &Refusal, reader: &Reader) -> Bytes {
-    let mark = refusal::in_doubt(refusal).to_string();
+    let said = marker::in_doubt(refusal).to_string();
     let read = std::str::from_utf8(&answer).ok().and_then(Message::of);
     if let Some(error) = read.and_then(|answer| answer.error()) {
-        let marked = marked_in("data", error.get(), wire::IN_DOUBT, &mark, None);
+        let marked = marked_in("data", error.get(), wire::IN_DOUBT, &said, None);
         return edited(&answer, &mut [(range(&answer, error), &marked)]);
     }
     let notice = reader.doubt_notice(refusal).map(refusal::text_block);
-    with_mark(answer, wire::IN_DOUBT, &mark, notice.as_deref())
+    with_marker(answer, wire::IN_DOUBT, &said, notice.as_deref())
 }
 
-fn with_mark(answer: Bytes, name: &str, mark: &str, notice: Option<&str>) -> Bytes {
+fn with_marker(answer: Bytes, name: &str, said: &str, notice: Option<&str>) -> Bytes {
     let read = std::str::from_utf8(&answer).ok().and_then(Message::of);
     let Some(result) = read.and_then(|answer| answer.result()) else {
         return answer;
     };
-    let marked = marked(result.get(), name, mark, notice);
+    let marked = marked(result.get(), name, said, notice);
     edited(&answer, &mut [(range(&answer, result), &marked)])
 }
 
-/// `result` with a mark of this name in its `_meta`, and a notice at the end of its content.
-fn marked(result: &str, name: &str, mark: &str, notice: Option<&str>) -> String {
-    marked_in("_meta", result, name, mark, notice)
+/// `result` with a marker of this name in its `_meta`, which says this, and a notice at the end of its content.
+fn marked(result: &str, name: &str, said: &str, notice: Option<&str>) -> String {
+    marked_in("_meta", result, name, said, notice)
 }
 
 /// The same in another member: `_meta` of a result, `data` of an error.
-fn marked_in(place: &str, result: &str, name: &str, mark: &str, notice: Option<&str>) -> String {
+fn marked_in(place: &str, result: &str, name: &str, said: &str, notice: Option<&str>) -> String {
     let Some(members) = Members::of(result) else {
         return result.to_owned();
     };
@@ -100,16 +100,16 @@ fn marked_in(place: &str, result: &str, name: &str, mark: &str, notice: Option<&
         Some(meta) if object(meta.get()) => {
             match Members::of(meta.get()).and_then(|it| it.get(name)) {
                 // The server has marked it itself.
-                Some(theirs) => (range(text, theirs), mark.to_owned()),
+                Some(theirs) => (range(text, theirs), said.to_owned()),
                 None => {
                     let comma = comma(Members::of(meta.get()).is_some_and(|it| it.is_empty()));
-                    (first_in(text, meta), format!(r#""{name}":{mark}{comma}"#))
+                    (first_in(text, meta), format!(r#""{name}":{said}{comma}"#))
                 }
             }
         }
         Some(_) => return result.to_owned(),
         None => {
-            let meta = format!(r#"{{"{name}":{mark}}}"#);
+            let meta = format!(r#"{{"{name}":{said}}}"#);
             match members.get(place) {
                 Some(null) => (range(text, null), meta),
                 None => {
@@ -146,8 +146,8 @@ mod tests {
     fn a_result_that_could_not_be_recorded_says_so_and_an_error_stays_as_it_is() {
         let answer = unrecorded(Bytes::from_static(br#"{"id":1,"result":{"content":[]}}"#));
         let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
-        let mark = &answer["result"]["_meta"][wire::UNRECORDED]["message"];
-        assert!(mark.as_str().unwrap().contains("could not be recorded"));
+        let marker = &answer["result"]["_meta"][wire::UNRECORDED]["message"];
+        assert!(marker.as_str().unwrap().contains("could not be recorded"));
         let error = Bytes::from_static(br#"{"id":1,"error":{"code":1,"message":""}}"#);
         assert_eq!(unrecorded(error.clone()), error);
     }
@@ -161,19 +161,19 @@ mod tests {
             "It may have acted.",
         );
         let reader = Reader::of_any_tool(RefusalForm::ByKeyMaker, KeyMaker::Nobody);
-        let mark = r#""io.github.mcp-idempotent/in-doubt":{"action":"ask_operator","outcome":"unknown","type":"idempotency_outcome_unknown"}"#;
+        let marker = r#""io.github.mcp-idempotent/in-doubt":{"action":"ask_operator","outcome":"unknown","type":"idempotency_outcome_unknown"}"#;
         for (answer, expected) in [
             (
                 r#"{"id":1,"error":{"code":1,"message":"no"}}"#,
-                format!(r#"{{"id":1,"error":{{"data":{{{mark}}},"code":1,"message":"no"}}}}"#),
+                format!(r#"{{"id":1,"error":{{"data":{{{marker}}},"code":1,"message":"no"}}}}"#),
             ),
             (
                 r#"{"id":1,"error":{"data":{ "a":1},"code":1}}"#,
-                format!(r#"{{"id":1,"error":{{"data":{{{mark}, "a":1}},"code":1}}}}"#),
+                format!(r#"{{"id":1,"error":{{"data":{{{marker}, "a":1}},"code":1}}}}"#),
             ),
             (
                 r#"{"id":1,"error":{"data":null}}"#,
-                format!(r#"{{"id":1,"error":{{"data":{{{mark}}}}}}}"#),
+                format!(r#"{{"id":1,"error":{{"data":{{{marker}}}}}}}"#),
             ),
             (
                 r#"{"id":1,"error":{"data":[1]}}"#,
@@ -182,7 +182,7 @@ mod tests {
             (
                 r#"{"id":1,"result":{"isError":true,"content":[]}}"#,
                 format!(
-                    r#"{{"id":1,"result":{{"_meta":{{{mark}}},"isError":true,"content":[{{"text":"It may have acted.","type":"text"}}]}}}}"#
+                    r#"{{"id":1,"result":{{"_meta":{{{marker}}},"isError":true,"content":[{{"text":"It may have acted.","type":"text"}}]}}}}"#
                 ),
             ),
         ] {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_changes_no_other_byte() {
+    fn a_marker_changes_no_other_byte() {
         for (result, notice, expected) in [
             (
                 r#"{}"#,

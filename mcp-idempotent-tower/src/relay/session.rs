@@ -134,7 +134,7 @@ impl<S: Store> Session<S> {
             match self.calls.take(message) {
                 Taken::Not => left.push(message.clone()),
                 Taken::Call(call) => self.start(Arc::clone(&self.calls).answer(call)).await,
-                Taken::Cancelled(ticket, message) => self.calls.cancel(&ticket, &message).await,
+                Taken::Cancelled(pending, message) => self.calls.cancel(&pending, &message).await,
                 Taken::Refused(answer) => self.calls.tell(&answer).await,
             }
         }

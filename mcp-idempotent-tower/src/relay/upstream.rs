@@ -92,7 +92,7 @@ impl Upstream {
             return Answered::not_sent();
         };
         let key_maker = call.key_maker;
-        let _progress = call.ticket.sent(open.id);
+        let _progress = call.pending.sent(open.id);
         match self.out.send(&call.under(&open.id.to_string())).await {
             Err(Unsent::Wholly) => return Answered::not_sent(),
             Err(Unsent::Partly) => return Answered::lost(on_doubt),

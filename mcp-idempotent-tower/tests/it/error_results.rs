@@ -7,7 +7,7 @@ use std::sync::{
 
 use mcp_idempotent_tower::{
     Idempotency, IdempotencyLayer, KeyRequirement, MemoryStore, NotExecuted, OnError,
-    OnErrorResult, Policy, ServerExt as _, idempotent, layer::Rule, wire,
+    OnErrorResult, Policy, RotatedKeys, ServerExt as _, idempotent, layer::Rule, wire,
 };
 use rmcp::{
     ErrorData, ServerHandler,
@@ -193,6 +193,23 @@ async fn an_attribute_says_what_an_error_result_means() {
         let retried = retry(&bank, &client, tool, keyed, text).await;
         assert_eq!(retried, expected, "{tool}, keyed: {keyed}, {text}");
     }
+}
+
+#[tokio::test]
+async fn the_caller_of_a_call_left_in_doubt_is_told_of_the_equal_call_too() {
+    let mut policy = Policy::default();
+    policy.rotated_keys = RotatedKeys::Report;
+    let bank = Bank::new(policy);
+    let client = connect(bank.clone()).await;
+    for (key, is_told) in [("first", false), ("second", true)] {
+        let meta = json!({ "idempotency-key": key });
+        let arguments = json!({ "text": "declined" });
+        let answer = call(&client, params("result_in_doubt", arguments, meta)).await;
+        let meta = &answer["result"]["_meta"];
+        assert!(meta.get(wire::IN_DOUBT).is_some(), "{answer}");
+        assert_eq!(meta.get(wire::ROTATED_KEY).is_some(), is_told, "{answer}");
+    }
+    assert_eq!(bank.runs.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]

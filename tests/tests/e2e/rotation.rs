@@ -105,7 +105,7 @@ async fn a_kill_among_the_calls_of_both_versions_leaves_one_effect_each<D: Datab
             let first = answer(&both, name).await;
             let other = answer(&old, name).await;
             if dies == Secrets::Both && first.is_failure() {
-                // The kill came between a guard and its mark, and nothing has run since.
+                // The kill came between a guard and its witness, and nothing has run since.
                 assert_eq!(first.refusal(), "idempotency_outcome_unknown");
                 assert_eq!(other.refusal(), "idempotency_outcome_unknown");
                 continue;

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::{
-    end::LeaseAttempt,
+    attempt::LeaseAttempt,
     end_on_drop::EndOnDrop,
     heart::Heart,
     held::{Held, SeedOf, Terms},
@@ -16,10 +16,10 @@ use crate::{
     answer::Answer,
     engine::{
         Engine, Inner, Request,
-        claim::Led,
+        claim::Beginning,
+        guard::Under,
         handler::DetachOnDrop,
-        plan::{self, Failed, Rules},
-        rotation::guard::Under,
+        plan::{self, Failed, ModeRules},
     },
     policy::OnDoubt,
     store::{Claim, Claimed, Lease, Store},
@@ -56,7 +56,7 @@ impl<S: Store> Engine<S> {
             OnDoubt::Verify if request.verify.is_none() => OnDoubt::Fail,
             on_doubt => on_doubt,
         };
-        let rules = Rules {
+        let rules = ModeRules {
             mode: Mode::Lease,
             fail_open: policy.run_unprotected_when_store_is_unavailable,
             on_doubt,
@@ -69,30 +69,30 @@ impl<S: Store> Engine<S> {
                 heartbeat: policy.heartbeat_period(),
             },
         };
-        let led = self
-            .lead(&request, rules, |claim, under| {
+        let begun = self
+            .begin_call(&request, rules, |claim, under| {
                 let inner = Arc::clone(&self.inner);
                 // The claim may be committed after this caller is gone, and must then be released.
                 DetachOnDrop::new(async move { inner.claim_lease(claim, under, claiming).await })
             })
             .await;
-        let (owned, mut lead) = match led {
-            Led::Answer(answer) => return Begun::Answer(answer),
-            Led::FailOpen => return Begun::FailOpen,
-            Led::Claimed(owned, lead) => (owned, lead),
+        let (owned, mut call) = match begun {
+            Beginning::Answer(answer) => return Begun::Answer(answer),
+            Beginning::FailOpen => return Begun::FailOpen,
+            Beginning::Claimed(owned, call) => (owned, call),
         };
         match (on_doubt, request.verify) {
             (OnDoubt::Verify, Some(verify)) if owned.in_doubt => {
-                let mut observed = lead.take_observed();
+                let mut observed = call.take_observed();
                 let span = observed.span();
                 // Boxed, because only few calls get here.
-                let verified = Box::pin(verify::verify(verify, owned, lead, &mut observed))
+                let verified = Box::pin(verify::verify(verify, owned, call, &mut observed))
                     .instrument(span)
                     .await;
                 match verified {
-                    Verified::Run(owned, mut lead) => {
-                        lead.observed = observed;
-                        Begun::Attempt(LeaseAttempt::new(owned, lead))
+                    Verified::Run(owned, mut call) => {
+                        call.observed = observed;
+                        Begun::Attempt(LeaseAttempt::new(owned, call))
                     }
                     Verified::Answer(answer) => {
                         observed.answered(&answer);
@@ -100,7 +100,7 @@ impl<S: Store> Engine<S> {
                     }
                 }
             }
-            _ => Begun::Attempt(LeaseAttempt::new(owned, lead)),
+            _ => Begun::Attempt(LeaseAttempt::new(owned, call)),
         }
     }
 }
@@ -171,12 +171,12 @@ impl<S: Store> Inner<S> {
         in_doubt: bool,
     ) -> EndOnDrop<S> {
         // The downstream keys are the same for every process that may make an attempt at this call.
-        let seed_of = match (&under, &self.rotation) {
-            (Some(under), Some(rotation)) => SeedOf {
+        let seed_of = match (&under, &self.replacement) {
+            (Some(under), Some(replacement)) => SeedOf {
                 id: under.id,
                 fingerprint: under.fingerprint,
                 origin: under.origin,
-                secret: rotation.secret.clone(),
+                secret: replacement.secret.clone(),
             },
             _ => SeedOf {
                 id: claim.id,

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use super::end_on_drop::{EndOnDrop, share_doubt, while_lease_lasts};
 use crate::{
     answer::{Answer, answer_from, left_in_doubt},
-    engine::{lead::Lead, plan::LeasePlan, rotation::guard::GuardEnd},
+    engine::{claimed_call::ClaimedCall, guard::GuardEnd, plan::LeasePlan},
     handler_result::{HandlerResult, ResultKind},
     record::{Record, RecordState},
     refusal,
@@ -28,7 +28,7 @@ use crate::{
 
 pub(super) async fn end<S: Store, R: HandlerResult + ?Sized>(
     mut owned: EndOnDrop<S>,
-    mut lead: Lead,
+    mut call: ClaimedCall,
     plan: LeasePlan,
     result: &R,
     observed: &mut ObservedCall,
@@ -48,21 +48,21 @@ pub(super) async fn end<S: Store, R: HandlerResult + ?Sized>(
         Ok(None) => {}
         Ok(Some(completed)) => {
             let own = own.and_then(Result::ok);
-            return told(owned, lead, kind, own, completed).await;
+            return told(owned, call, kind, own, completed).await;
         }
-        Err(error) => return lead.refuse(refusal::commit_unknown(error)),
+        Err(error) => return call.refuse(refusal::commit_unknown(error)),
     }
-    let acted = !matches!(kind, ResultKind::NotExecuted | ResultKind::NotCalled);
+    let acted = kind.may_have_acted();
     let (own, ended) = match (plan, own) {
         // Its effect may have been committed without the completion.
         _ if kind.is_success() => (None, owned.abandon().await),
         (LeasePlan::Record, Some(Ok(own))) => {
-            let ended = owned.complete(&lead, &own).await;
+            let ended = owned.complete(&call, &own).await;
             (Some(own), ended)
         }
         (LeasePlan::Record, Some(Err(error))) => {
             observed.note(Outcome::LeftInDoubt);
-            return lead.refuse(refusal::not_encoded_after_acting(&*error));
+            return call.refuse(refusal::not_encoded_after_acting(&*error));
         }
         (LeasePlan::Release, _) => (None, owned.release(acted).await),
         (LeasePlan::Record | LeasePlan::InDoubt, _) => (None, owned.abandon().await),
@@ -71,37 +71,39 @@ pub(super) async fn end<S: Store, R: HandlerResult + ?Sized>(
         Ok(LeaseEnd::Done(at)) => at,
         Ok(LeaseEnd::Fenced) => {
             return match completed(&owned).await {
-                Ok(Some(completed)) => told(owned, lead, kind, own, completed).await,
+                Ok(Some(completed)) => told(owned, call, kind, own, completed).await,
                 Ok(None) => {
                     observed.note(Outcome::Fenced);
-                    lead.refuse(refusal::fenced(owned.on_doubt))
+                    call.refuse(refusal::fenced(owned.on_doubt))
                 }
-                Err(error) => lead.refuse(refusal::commit_unknown(error)),
+                Err(error) => call.refuse(refusal::commit_unknown(error)),
             };
         }
         // The commit may still be under way.
-        Err(error) => return lead.refuse(refusal::commit_unknown(error)),
+        Err(error) => return call.refuse(refusal::commit_unknown(error)),
     };
     match (plan, own) {
         _ if kind.is_success() => {
+            call.warn_of_doubt(kind);
             observed.note(Outcome::LeftInDoubt);
-            lead.end_guard(GuardEnd::Abandon).await;
-            share_doubt(lead, &owned);
+            call.end_guard(GuardEnd::Abandon).await;
+            share_doubt(call, &owned);
             refusal::not_completed(owned.on_doubt).into()
         }
         (_, Some(own)) => {
-            lead.end_guard(GuardEnd::Completed).await;
-            lead.share(own, at);
+            call.end_guard(GuardEnd::Completed).await;
+            call.share(own, at);
             Answer::Executed
         }
         (LeasePlan::Release, None) => {
-            lead.end_guard(GuardEnd::Release { acted }).await;
-            lead.end_without_record(result)
+            call.end_guard(GuardEnd::Release { acted }).await;
+            call.end_without_record(result)
         }
         (LeasePlan::Record | LeasePlan::InDoubt, None) => {
+            call.warn_of_doubt(kind);
             observed.note(Outcome::LeftInDoubt);
-            lead.end_guard(GuardEnd::Abandon).await;
-            share_doubt(lead, &owned);
+            call.end_guard(GuardEnd::Abandon).await;
+            share_doubt(call, &owned);
             Answer::LeftInDoubt(left_in_doubt(owned.on_doubt))
         }
     }
@@ -122,14 +124,14 @@ async fn completed<S: Store>(owned: &EndOnDrop<S>) -> Result<Option<Completed>, 
 /// The transaction has committed. Its record decides what every caller is told.
 async fn told<S: Store>(
     mut owned: EndOnDrop<S>,
-    mut lead: Lead,
+    mut call: ClaimedCall,
     kind: ResultKind,
     own: Option<Bytes>,
     Completed { response, at }: Completed,
 ) -> Answer {
     owned.held.end();
     owned.ended = true;
-    lead.end_guard(GuardEnd::Completed).await;
+    call.end_guard(GuardEnd::Completed).await;
     if let Some(own) = own {
         let is_same = match &response {
             Some(recorded) => own == *recorded,
@@ -137,27 +139,27 @@ async fn told<S: Store>(
             None => kind.is_success(),
         };
         if is_same {
-            lead.share(own, at);
+            call.share(own, at);
             return Answer::Executed;
         }
     }
     if kind.is_success() {
         tracing::error!(
-            tool = &*lead.claim.call.tool,
-            record = %lead.identity.id,
+            tool = &*call.claim.call.tool,
+            record = %call.identity.id,
             "a handler returned another result than the one that it committed; its caller gets the committed one"
         );
     } else {
         tracing::warn!(
-            tool = &*lead.claim.call.tool,
-            record = %lead.identity.id,
+            tool = &*call.claim.call.tool,
+            record = %call.identity.id,
             ?kind,
             "a handler failed after its transaction had committed; its caller gets the committed result"
         );
     }
     let state = RecordState::Completed { response, at };
-    let record = Record::new(lead.identity.fingerprint, state.clone());
-    let answer = answer_from(record, &lead.identity, owned.on_doubt, false);
-    lead.share_state(state);
+    let record = Record::new(call.identity.fingerprint, state.clone());
+    let answer = answer_from(record, &call.identity, owned.on_doubt, false);
+    call.share_state(state);
     answer
 }

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{handle::LeaseHandle, held::Held};
 use crate::{
-    engine::lead::Lead,
+    engine::claimed_call::ClaimedCall,
     policy::OnDoubt,
     record::{RecordState, Timestamp},
     store::{LeaseEnd, Store, StoreError},
@@ -72,14 +72,14 @@ impl<S: Store> EndOnDrop<S> {
     /// Records the result, if the attempt still has its lease.
     pub(super) async fn complete(
         &mut self,
-        lead: &Lead,
+        call: &ClaimedCall,
         response: &Bytes,
     ) -> Result<LeaseEnd, StoreError> {
         let held = &self.held;
         // The result is known, and can only be stored while the lease lasts. Giving up would leave an
         // operator with a problem that may solve itself in a moment.
         let ended = while_lease_lasts(held, "a result could not be recorded", || {
-            held.store.complete(&held.lease, lead.completion(response))
+            held.store.complete(&held.lease, call.completion(response))
         })
         .await;
         // If only the guard is lost, the lease is still there, and is abandoned when it is dropped.
@@ -162,9 +162,9 @@ impl<S: Store> Drop for EndOnDrop<S> {
 }
 
 /// Calls that joined are told what a record in doubt means to them.
-pub(super) fn share_doubt<S: Store>(lead: Lead, owned: &EndOnDrop<S>) {
+pub(super) fn share_doubt<S: Store>(call: ClaimedCall, owned: &EndOnDrop<S>) {
     let lease = &owned.held.lease;
-    lead.share_state(RecordState::InDoubt {
+    call.share_state(RecordState::InDoubt {
         token: lease.token,
         attempts: lease.attempts,
         since: Timestamp::from_micros(0),

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use super::held::{Held, NotCurrent};
 use crate::{
     engine::{
+        claimed_call::ClaimedCall,
         late_transaction::{BeginError, CompletionError},
-        lead::Lead,
         lent::Borrowed,
         plan,
     },
@@ -43,10 +43,10 @@ impl LeaseHandle {
     }
 
     /// The same handle for the handler, which can complete its attempt.
-    pub(super) fn recording(self, lead: &Lead) -> Self {
+    pub(super) fn recording(self, call: &ClaimedCall) -> Self {
         let recording = Recording {
-            policy: Arc::clone(&lead.policy),
-            completion: lead.completion(&Bytes::new()),
+            policy: Arc::clone(&call.policy),
+            completion: call.completion(&Bytes::new()),
         };
         Self {
             recording: Some(recording),

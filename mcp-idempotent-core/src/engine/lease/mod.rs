@@ -2,8 +2,8 @@
 //! and only the attempt that still has the lease may record the result.
 //!
 //! Two types stand for a lease: `Held` (`held`) in the engine, and [`LeaseHandle`] (`handle`) in the
-//! handler. `begin` claims, or takes over a call in doubt. `heart` renews the lease, and `end` records
-//! the result, or finds out what became of one that a transaction of another driver was to record (`elsewhere`).
+//! handler. `begin` claims, or takes over a call in doubt. `heart` renews the lease, and `attempt` runs the handler and
+//! records the result, or finds out what became of one that a transaction of another driver was to record (`elsewhere`).
 //! `end_on_drop` ends a lease whose attempt got lost on the way.
 //!
 //! # When a lease lapses
@@ -15,13 +15,13 @@
 //!   `begin` does what [`Policy::on_doubt`](crate::Policy::on_doubt) says: refuse the call, take the
 //!   record over and run again, or first ask the author's function (`verify`).
 //! - *The attempt that lost the lease*, if it is still alive, learns it from `heart`, at the latest
-//!   when the lease ends by this process's own clock. `held` passes it on to the handler. `end`
+//!   when the lease ends by this process's own clock. `held` passes it on to the handler. `attempt`
 //!   records nothing: the store refuses an attempt whose lease has ended or was taken over.
 //! - *An operator* may resolve the record (`operator`, in the engine).
 
+mod attempt;
 mod begin;
 mod elsewhere;
-mod end;
 mod end_on_drop;
 mod handle;
 mod heart;
@@ -29,8 +29,8 @@ mod held;
 mod verify;
 
 pub use self::{
+    attempt::LeaseAttempt,
     begin::Begun,
-    end::LeaseAttempt,
     handle::LeaseHandle,
     held::NotCurrent,
     verify::{InDoubtCall, Verdict, Verify},

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     answer::{Answer, Replay},
-    engine::{lead::Lead, rotation::guard::GuardEnd},
+    engine::{claimed_call::ClaimedCall, guard::GuardEnd},
     fingerprint::DownstreamKey,
     refusal,
     store::{LeaseEnd, Store},
@@ -66,21 +66,21 @@ pub trait Verify: Send + Sync {
 /// How a call that was in doubt continues.
 pub(super) enum Verified<S: Store> {
     Answer(Answer),
-    Run(EndOnDrop<S>, Box<Lead>),
+    Run(EndOnDrop<S>, Box<ClaimedCall>),
 }
 
 pub(super) async fn verify<S: Store>(
     verify: &dyn Verify,
     mut owned: EndOnDrop<S>,
-    mut lead: Box<Lead>,
+    mut call: Box<ClaimedCall>,
     observed: &mut ObservedCall,
 ) -> Verified<S> {
-    let call = InDoubtCall {
+    let in_doubt = InDoubtCall {
         handle: owned.handle(),
     };
     // The call of the function may panic too, before there is a future.
-    let asked = AssertUnwindSafe(async { verify.verify(&call).await }).catch_unwind();
-    let verdict = match timeout(lead.policy.verify_timeout, asked).await {
+    let asked = AssertUnwindSafe(async { verify.verify(&in_doubt).await }).catch_unwind();
+    let verdict = match timeout(call.policy.verify_timeout, asked).await {
         Ok(Ok(verdict)) => verdict,
         Ok(Err(_)) => {
             tracing::error!("the function that verifies a call in doubt panicked");
@@ -88,7 +88,7 @@ pub(super) async fn verify<S: Store>(
         }
         Err(_) => {
             tracing::warn!(
-                timeout = ?lead.policy.verify_timeout,
+                timeout = ?call.policy.verify_timeout,
                 "the function that verifies a call in doubt took too long"
             );
             Verdict::Unknown
@@ -100,7 +100,7 @@ pub(super) async fn verify<S: Store>(
             Verdict::NotCommitted => "not_committed",
             Verdict::Unknown => "unknown",
         },
-        attempts = call.attempts(),
+        attempts = in_doubt.attempts(),
         "a call in doubt was verified"
     );
     let response = match verdict {
@@ -109,14 +109,14 @@ pub(super) async fn verify<S: Store>(
         Verdict::NotCommitted => match owned.handle().ensure_current().await {
             Ok(()) => {
                 owned.in_doubt = false;
-                if let Some(guard) = &mut lead.guard {
+                if let Some(guard) = &mut call.guard {
                     guard.verified();
                 }
-                return Verified::Run(owned, lead);
+                return Verified::Run(owned, call);
             }
             Err(NotCurrent::Fenced | NotCurrent::Completed) => {
                 observed.note(Outcome::Fenced);
-                return Verified::Answer(lead.refuse(refusal::still_in_doubt()));
+                return Verified::Answer(call.refuse(refusal::still_in_doubt()));
             }
             Err(NotCurrent::Unconfirmed(error)) => {
                 tracing::warn!(
@@ -131,28 +131,28 @@ pub(super) async fn verify<S: Store>(
     };
     let Some(response) = response else {
         let _ = owned.abandon().await;
-        share_doubt(*lead, &owned);
+        share_doubt(*call, &owned);
         return Verified::Answer(refusal::still_in_doubt().into());
     };
     // A renewal that meets the completed record is no loss.
     owned.held.returned();
-    Verified::Answer(match owned.complete(&lead, &response).await {
+    Verified::Answer(match owned.complete(&call, &response).await {
         Ok(LeaseEnd::Done(at)) => {
             observed.note(Outcome::Verified);
-            lead.end_guard(GuardEnd::Completed).await;
-            lead.share(response.clone(), at);
+            call.end_guard(GuardEnd::Completed).await;
+            call.share(response.clone(), at);
             Answer::Replayed(Replay::new(response, Some(at), false))
         }
         Ok(LeaseEnd::Fenced) => {
             observed.note(Outcome::Fenced);
-            lead.refuse(refusal::still_in_doubt())
+            call.refuse(refusal::still_in_doubt())
         }
         Err(error) => {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
                 "the result of a verified call could not be recorded"
             );
-            lead.refuse(refusal::still_in_doubt())
+            call.refuse(refusal::still_in_doubt())
         }
     })
 }

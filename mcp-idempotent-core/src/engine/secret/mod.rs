@@ -150,12 +150,12 @@ impl<S: Store> Inner<S> {
 
     async fn secret_fits(&self) -> Checked {
         let ours = check_fingerprint(self.secret.as_ref());
-        let Some(rotation) = &self.rotation else {
+        let Some(replacement) = &self.replacement else {
             return self.fits(&self.application, ours).await;
         };
-        let previous = check_fingerprint(rotation.secret.as_ref());
-        if rotation.application != self.application {
-            self.fits(&rotation.application, previous).await?;
+        let previous = check_fingerprint(replacement.secret.as_ref());
+        if replacement.application != self.application {
+            self.fits(&replacement.application, previous).await?;
             return self.fits(&self.application, ours).await;
         }
         let (number, current) = self.current(&self.application, previous).await?;
@@ -165,7 +165,7 @@ impl<S: Store> Inner<S> {
         if current != previous {
             return Err(Unchecked::AnotherSecret);
         }
-        let kept = rotation.period;
+        let kept = replacement.period;
         let successor = self
             .look(&self.application, CheckRecord::Successor(number))
             .await?;

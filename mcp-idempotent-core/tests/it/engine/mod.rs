@@ -19,7 +19,7 @@ mod unprotected;
 use std::{
     future::Future,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -220,13 +220,46 @@ pub(crate) async fn succeed(text: &str) -> Reply {
     Reply::new(ResultKind::Success, text)
 }
 
-/// Yields until the condition holds, at most ten thousand times.
-async fn until(mut condition: impl FnMut() -> bool) {
-    for _ in 0..10_000 {
-        if condition() {
-            return;
-        }
+/// Yields until the condition holds, for at most half a minute. The clock is the real one: on a busy machine
+/// any number of turns may be too few.
+pub(crate) async fn until(mut condition: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !condition() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "the condition did not come true"
+        );
         tokio::task::yield_now().await;
     }
-    panic!("the condition did not come true");
+}
+
+/// What this thread logs.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// Takes what is logged until the guard is dropped.
+    pub(crate) fn capture(&self) -> tracing::subscriber::DefaultGuard {
+        let log = self.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || log.clone())
+            .finish();
+        tracing::subscriber::set_default(subscriber)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

@@ -57,15 +57,15 @@ pub(crate) struct SharedHandler<H> {
     pub(crate) handler: H,
     tools: RwLock<HashMap<Cow<'static, str>, Arc<Tool>>>,
     /// Held by the services that call the handler.
-    door: Weak<()>,
+    callers: Weak<()>,
 }
 
 impl<H> SharedHandler<H> {
-    pub(crate) fn new(handler: H, door: &Arc<()>) -> Self {
+    pub(crate) fn new(handler: H, callers: &Arc<()>) -> Self {
         Self {
             handler,
             tools: RwLock::default(),
-            door: Arc::downgrade(door),
+            callers: Arc::downgrade(callers),
         }
     }
 
@@ -104,7 +104,7 @@ impl<H: ServerHandler> Definitions for SharedHandler<H> {
     }
 
     fn are_of_a_handler_below(&self) -> bool {
-        self.door.strong_count() > 0
+        self.callers.strong_count() > 0
     }
 
     fn look_up<'a>(

@@ -24,7 +24,7 @@ pub(crate) trait Incoming: Send + Sync + 'static {
     fn own_token(&mut self) -> CancellationToken;
 
     /// Notes the record that the call has claimed.
-    fn note_record(&mut self, record: RecordId);
+    fn claimed(&mut self, record: RecordId);
 
     /// Lets the handler say what is to be done once its transaction is committed.
     fn offer(&mut self, _after: AfterCommit) {}

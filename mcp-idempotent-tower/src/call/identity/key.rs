@@ -8,7 +8,8 @@
 //!    optional field with null.
 //!
 //! (`params.idempotencyKey` has been moved to the first by then: over HTTP by
-//! [`LiftKeyLayer`](crate::http::LiftKeyLayer), in the proxy by its relay.)
+//! [`LiftKeyLayer`](crate::http::LiftKeyLayer), over stdio by
+//! [`LiftKeyReader`](crate::stdio::LiftKeyReader), in the proxy by its relay.)
 
 use mcp_idempotent_core::{
     Action, CommitOutcome, ErrorKind, IdempotencyKey, InvalidKey, KeyKind, Policy, Refusal,

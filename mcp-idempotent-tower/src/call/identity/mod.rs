@@ -22,7 +22,7 @@ use super::{Incoming, Object, refusal::key_required, rules::Rules};
 /// An unprotected call, and its observer.
 pub(in crate::call) type Unprotected = (CallInfo, ObservedCall);
 
-/// A call with an identity, or what it becomes; or a call that nothing protects.
+/// A protected call (first its request, later its attempt), or one that nothing protects.
 pub(in crate::call) enum Identified<P, U = Unprotected> {
     Protected(P),
     Unprotected(U),
@@ -39,7 +39,7 @@ pub(in crate::call) async fn identify<'a, S: Store, C: Incoming>(
     let tool: Arc<str> = Arc::from(call.tool());
     let observe =
         |mode| ObservedCall::start(engine.application(), &tool, rules.is_listed, None, mode);
-    let request = match identity(rules, call, &tool) {
+    let request = match with_identity(rules, call, &tool) {
         Ok(Identified::Protected(request)) => request,
         Ok(Identified::Unprotected(info)) => {
             let observed = observe(Some(mode));
@@ -75,12 +75,12 @@ pub(crate) fn is_of<S: Store, C: Incoming>(
     call: &C,
     record: RecordId,
 ) -> bool {
-    let request = identity(rules, call, &Arc::from(call.tool()));
+    let request = with_identity(rules, call, &Arc::from(call.tool()));
     matches!(request, Ok(Identified::Protected(request)) if request.record() == record)
 }
 
 /// The call with its identity, or an unprotected call.
-fn identity<'a, S: Store, C: Incoming>(
+fn with_identity<'a, S: Store, C: Incoming>(
     rules: &'a Rules<'_, S>,
     call: &C,
     tool: &Arc<str>,

@@ -1,6 +1,7 @@
 //! A tool's result: as bytes, and as an answer.
 
 pub(crate) mod entries;
+pub(crate) mod marker;
 pub(crate) mod not_executed;
 pub(crate) mod on_replay;
 pub(crate) mod provenance;
@@ -25,7 +26,11 @@ use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use self::{not_executed::NotExecuted, reader::Reader};
-use super::{Classify, ToolResult, handler::Reply, schema::SchemaHash};
+use super::{
+    Classify, ToolResult,
+    reply::{Recorded, Reply},
+    schema::SchemaHash,
+};
 use crate::{Idempotency, wire};
 
 /// The first byte of a stored result: the version of this format.
@@ -53,7 +58,7 @@ pub(crate) struct Handled {
 }
 
 impl Handled {
-    /// The answer of the author's code. What it passes on from another server is marked as such.
+    /// The answer of the author's code. What it passes on from another server is labelled as that server's.
     pub(crate) fn by_author(mut result: ToolResult) -> Self {
         let is_not_executed = provenance::settle(&mut result);
         Self::of(result, is_not_executed)
@@ -119,7 +124,7 @@ impl Handled {
     }
 
     /// The answer, for our layer that runs the call: with the `NotExecuted` mark if there was one.
-    pub(crate) fn into_marked(mut self) -> ToolResult {
+    pub(crate) fn with_not_executed(mut self) -> ToolResult {
         if matches!(self.kind, ResultKind::NotExecuted | ResultKind::NotCalled) {
             NotExecuted::mark_answer(&mut self.result);
         }
@@ -193,27 +198,18 @@ pub(crate) fn answer<S>(
 ) -> ToolResult {
     // The handler, or a service below, may have returned an error of ours.
     reader.answered(match reply {
-        Reply::Ran(handled, rotated) => {
-            let mut result = handled.result;
-            if let Some(rotated) = rotated {
+        Reply::Ran(own) => {
+            let mut result = match own.record {
+                Recorded::AsPlanned => own.result.result,
+                Recorded::Not => unrecorded(own.result.result),
+                Recorded::InDoubt(refusal) => left_in_doubt(own.result.result, &refusal, reader),
+            };
+            if let Some(rotated) = own.rotated {
                 let announce = idempotency.settings().announce_replays;
-                mark_rotated(&mut result, rotated, announce);
+                tell_of_rotated_key(&mut result, rotated, announce);
             }
             result
         }
-        Reply::Unrecorded(handled) => {
-            let mut result = handled.result;
-            match &mut result {
-                Ok(CallToolResponse::Complete(result)) => {
-                    refusal::mark_unrecorded(&mut result.meta)
-                }
-                Ok(CallToolResponse::Task(task)) => refusal::mark_unrecorded(&mut task.meta),
-                // No other answer is recorded.
-                Ok(_) | Err(_) => {}
-            }
-            result
-        }
-        Reply::LeftInDoubt(handled, refusal) => left_in_doubt(handled.result, &refusal, reader),
         Reply::Refused(refusal) => reader.refused(&refusal),
         Reply::Replayed(recorded) if is_of_another_schema(&recorded, reader) => {
             outdated(reader, &recorded)
@@ -228,17 +224,28 @@ pub(crate) fn answer<S>(
     })
 }
 
+/// Says that there is no record, beside a result that should have one.
+fn unrecorded(mut result: ToolResult) -> ToolResult {
+    match &mut result {
+        Ok(CallToolResponse::Complete(result)) => marker::add_unrecorded(&mut result.meta),
+        Ok(CallToolResponse::Task(task)) => marker::add_unrecorded(&mut task.meta),
+        // No other answer is recorded.
+        Ok(_) | Err(_) => {}
+    }
+    result
+}
+
 /// Says that an equal call under another key was found.
-fn mark_rotated(result: &mut ToolResult, rotated: RotatedKey, announce: bool) {
+fn tell_of_rotated_key(result: &mut ToolResult, rotated: RotatedKey, announce: bool) {
     match result {
         Ok(CallToolResponse::Complete(result)) => {
-            refusal::mark_rotated(&mut result.meta, rotated.at);
+            marker::add_rotated(&mut result.meta, rotated.at);
             if announce {
                 let notice = ContentBlock::text(Reader::rotated_notice(rotated.at));
                 result.content.push(notice);
             }
         }
-        Ok(CallToolResponse::Task(task)) => refusal::mark_rotated(&mut task.meta, rotated.at),
+        Ok(CallToolResponse::Task(task)) => marker::add_rotated(&mut task.meta, rotated.at),
         // An error has no `_meta`, and other answers are not final.
         Ok(_) | Err(_) => {}
     }
@@ -248,12 +255,12 @@ fn mark_rotated(result: &mut ToolResult, rotated: RotatedKey, announce: bool) {
 fn left_in_doubt(mut result: ToolResult, refusal: &Refusal, reader: &Reader) -> ToolResult {
     match &mut result {
         Ok(CallToolResponse::Complete(result)) => {
-            refusal::mark_in_doubt(&mut result.meta, refusal);
+            marker::add_in_doubt(&mut result.meta, refusal);
             if let Some(notice) = reader.doubt_notice(refusal) {
                 result.content.push(ContentBlock::text(notice));
             }
         }
-        Err(error) => refusal::mark_error_in_doubt(error, refusal),
+        Err(error) => marker::add_in_doubt_to_data(&mut error.data, refusal),
         // It asks for another round, which will tell.
         Ok(_) => {}
     }
@@ -302,7 +309,7 @@ pub(crate) fn answered<T>(
         .map(move |answer| answer.unwrap_or_else(|_| Err(panicked())))
 }
 
-/// The recorded result, marked as a replay.
+/// The recorded result, with the marker of a replay.
 ///
 /// # Errors
 ///
@@ -318,16 +325,16 @@ fn replay(
     };
     match &mut result {
         Ok(CallToolResponse::Complete(result)) => {
-            refusal::mark_replayed(&mut result.meta, at);
+            marker::add_replayed(&mut result.meta, at);
             if replay.rotated {
-                refusal::mark_rotated(&mut result.meta, Some(at));
+                marker::add_rotated(&mut result.meta, Some(at));
             }
             if announce {
                 let notice = ContentBlock::text(reader.notice(replay, at));
                 result.content.push(notice);
             }
         }
-        Ok(CallToolResponse::Task(task)) => refusal::mark_replayed(&mut task.meta, at),
+        Ok(CallToolResponse::Task(task)) => marker::add_replayed(&mut task.meta, at),
         // An error has no `_meta`.
         Ok(_) | Err(_) => {}
     }

@@ -96,7 +96,7 @@ pub(crate) fn seal(mut result: ToolResult) -> ToolResult {
             }
         }
         Err(error) => {
-            if is_ours(error.data.as_ref())
+            if uses_our_names(error.data.as_ref())
                 && let Some(Value::Object(data)) = &mut error.data
             {
                 put_seal(&DATA, data);
@@ -160,13 +160,13 @@ fn settle_data(data: &mut Option<Value>) {
     {
         return;
     }
-    if is_ours(data.as_ref()) {
+    if uses_our_names(data.as_ref()) {
         *data = data.take().map(|data| json!({ "upstream": data }));
     }
 }
 
 /// Whether an error's `data` uses our names.
-fn is_ours(data: Option<&Value>) -> bool {
+fn uses_our_names(data: Option<&Value>) -> bool {
     let Some(Value::Object(data)) = data else {
         return false;
     };

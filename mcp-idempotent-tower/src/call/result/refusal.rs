@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use mcp_idempotent_core::{
-    Action, CommitOutcome, ErrorKind, Interrupted, Policy, Refusal, Timestamp,
-};
+use mcp_idempotent_core::{Action, CommitOutcome, ErrorKind, Interrupted, Policy, Refusal};
 use rmcp::{
     ErrorData,
     model::{CallToolResult, ContentBlock, ErrorCode, MetaObject},
@@ -15,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::call::ToolResult;
 use crate::wire;
 
-fn refusal_data(refusal: &Refusal) -> Map<String, Value> {
+pub(super) fn refusal_data(refusal: &Refusal) -> Map<String, Value> {
     let mut data = Map::new();
     data.insert("type".into(), refusal.kind().as_str().into());
     data.insert("outcome".into(), refusal.outcome().as_str().into());
@@ -99,92 +97,48 @@ pub(crate) fn text_block(text: String) -> String {
     json!(ContentBlock::text(text)).to_string()
 }
 
-/// Marks a result as a replay.
-pub(crate) fn mark_replayed(meta: &mut Option<MetaObject>, at: Timestamp) {
-    meta.get_or_insert_with(MetaObject::default)
-        .insert(wire::REPLAYED.into(), json!({ "at": at.to_string() }));
-}
-
-/// Marks the result of a call to which an equal call under another key was found.
-pub(crate) fn mark_rotated(meta: &mut Option<MetaObject>, at: Option<Timestamp>) {
-    meta.get_or_insert_with(MetaObject::default)
-        .insert(wire::ROTATED_KEY.into(), rotated(at));
-}
-
-/// What the mark of such a result says.
-pub(crate) fn rotated(at: Option<Timestamp>) -> Value {
-    json!({ "at": at.map(|at| at.to_string()) })
-}
-
-/// Marks a result that is not recorded, because the store could not be reached.
-pub(crate) fn mark_unrecorded(meta: &mut Option<MetaObject>) {
-    meta.get_or_insert_with(MetaObject::default)
-        .insert(wire::UNRECORDED.into(), unrecorded());
-}
-
-/// What the mark of such a result says.
-pub(crate) fn unrecorded() -> Value {
-    let message = "The call was executed, but its result could not be recorded. Keep it: a retry will be \
-                   told that the outcome is unknown.";
-    json!({ "message": message })
-}
-
-/// Marks a result whose call is in doubt.
-pub(crate) fn mark_in_doubt(meta: &mut Option<MetaObject>, refusal: &Refusal) {
-    meta.get_or_insert_with(MetaObject::default)
-        .insert(wire::IN_DOUBT.into(), in_doubt(refusal));
-}
-
-/// Marks an error whose call is in doubt, if the author's data has room for a member.
-pub(crate) fn mark_error_in_doubt(error: &mut ErrorData, refusal: &Refusal) {
-    let data = error.data.get_or_insert_default();
-    if data.is_null() {
-        *data = Value::Object(Map::new());
-    }
-    if let Value::Object(data) = data {
-        data.insert(wire::IN_DOUBT.into(), in_doubt(refusal));
-    }
-}
-
-/// What the mark of such an answer says.
-pub(crate) fn in_doubt(refusal: &Refusal) -> Value {
-    Value::Object(refusal_data(refusal))
-}
-
 pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Refusal {
-    let without_key = "The tool failed unexpectedly; nothing was committed. It may be sent again, exactly as it \
-                       is.";
-    let (kind, action, message) = match (why, outcome) {
+    let (kind, action, message, without_key) = match (why, outcome) {
         (Interrupted::OverTime, CommitOutcome::Unknown) => (
             ErrorKind::TransactionTooLong,
             Action::AskOperator,
             "The tool held its database transaction for longer than the server allows and was \
              stopped. What it wrote is rolled back; what it did elsewhere may have taken \
              effect. Ask the operator to look before repeating it.",
+            None,
         ),
         (Interrupted::OverTime, _) => (
             ErrorKind::TransactionTooLong,
             Action::RetrySameKey,
             "The tool held its database transaction for longer than the server allows and was \
              stopped; nothing was committed. It may be sent again with the same key.",
+            Some(
+                "The tool held its database transaction for longer than the server allows and was \
+                 stopped; nothing was committed. It may be sent again, exactly as it is.",
+            ),
         ),
         (_, CommitOutcome::NotCommitted) => (
             ErrorKind::HandlerPanicked,
             Action::RetrySameKey,
             "The tool failed unexpectedly; nothing was committed. It may be sent again with \
              the same key.",
+            Some(
+                "The tool failed unexpectedly; nothing was committed. It may be sent again, exactly \
+                 as it is.",
+            ),
         ),
         (_, CommitOutcome::Committed | CommitOutcome::Unknown) => (
             ErrorKind::HandlerPanicked,
             Action::AskOperator,
             "The tool failed unexpectedly, so it is not known whether it took effect. Ask the \
              operator to look before repeating it.",
+            None,
         ),
     };
     let refusal = Refusal::new(kind, outcome, action, message);
-    match action {
-        Action::RetrySameKey => refusal.with_message_without_key(without_key),
-        _ => refusal,
+    match without_key {
+        Some(without_key) => refusal.with_message_without_key(without_key),
+        None => refusal,
     }
 }
 
@@ -330,4 +284,45 @@ pub(in crate::call) fn millis(duration: Duration) -> Value {
     u64::try_from(duration.as_millis())
         .unwrap_or(u64::MAX)
         .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use mcp_idempotent_core::KeyKind;
+
+    use super::*;
+
+    #[test]
+    fn every_caller_hears_why_the_handler_was_interrupted() {
+        for (why, outcome, said) in [
+            (
+                Interrupted::OverTime,
+                CommitOutcome::NotCommitted,
+                "for longer than",
+            ),
+            (
+                Interrupted::OverTime,
+                CommitOutcome::Unknown,
+                "for longer than",
+            ),
+            (
+                Interrupted::Panicked,
+                CommitOutcome::NotCommitted,
+                "failed unexpectedly",
+            ),
+            (
+                Interrupted::Panicked,
+                CommitOutcome::Unknown,
+                "failed unexpectedly",
+            ),
+        ] {
+            let refusal = interrupted(why, outcome);
+            for key in [KeyKind::Explicit, KeyKind::Derived] {
+                let message = refusal.message_for(key);
+                assert!(message.contains(said), "{message}");
+            }
+            let without_key = refusal.message_for(KeyKind::Derived);
+            assert!(!without_key.contains("same key"), "{without_key}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use rmcp::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    handler::until_told,
     tx::{self, Tx},
     unprotected::Unleased,
 };
@@ -27,10 +28,10 @@ tokio::task_local! {
     static CURRENT: Attempt;
 }
 
-/// The running attempt at a tool call in lease mode. A handler runs in lease mode if it takes no
-/// `&mut` transaction under [`#[idempotent]`](macro@crate::idempotent), or under a
-/// [`Rule::lease`](crate::layer::Rule::lease) of the layer. It takes its attempt as a parameter. A tool
-/// without extractors (an `AsyncTool`) calls [`Attempt::current`].
+/// The running attempt at a tool call in lease mode. A handler runs in lease mode under
+/// [`#[idempotent]`](macro@crate::idempotent) if it takes no `&mut` transaction and the attribute has no option
+/// `transaction`, or under a [`Rule::lease`](crate::layer::Rule::lease) of the layer. It takes its attempt as a
+/// parameter. A tool without extractors (an `AsyncTool`) calls [`Attempt::current`].
 ///
 /// The lease is renewed while the handler runs. If it is lost all the same (the database was unreachable for
 /// longer than the lease, the process was paused, an operator resolved the record), the call's
@@ -304,14 +305,7 @@ impl Attempt {
     pub(crate) async fn during<F: Future>(self, ct: CancellationToken, handler: F) -> F::Output {
         let attempt = self.clone();
         let handler = CURRENT.scope(self, handler);
-        let told = attempt.told_to_stop();
-        tokio::pin!(handler, told);
-        tokio::select! {
-            biased;
-            output = &mut handler => return output,
-            () = told => ct.cancel(),
-        }
-        handler.await
+        until_told(attempt.told_to_stop(), ct, handler).await
     }
 }
 
@@ -359,8 +353,8 @@ fn no_completion(why: &dyn fmt::Display) -> ErrorData {
 
 fn none_running() -> ErrorData {
     let message = "This tool takes its attempt (`Attempt`), but it does not run in lease mode. Its \
-                   author must put `#[idempotent(on_error = …)]` on it, without a `&mut` transaction, \
-                   or wrap the server in a layer whose rule for it is `Rule::lease(…)`.";
+                   author must put `#[idempotent(on_error = …)]` on it, without the option `transaction` \
+                   and without a `&mut` transaction, or wrap the server in a layer whose rule for it is `Rule::lease(…)`.";
     tracing::error!(message, "a handler could not get its attempt");
     refused(&Refusal::new(
         ErrorKind::Misconfigured,

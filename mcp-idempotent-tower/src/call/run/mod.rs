@@ -4,7 +4,9 @@
 
 pub(crate) mod after_commit;
 pub(crate) mod attempt;
-pub(crate) mod handler;
+pub(in crate::call) mod handler;
+pub(in crate::call) mod protected;
+pub(crate) mod reply;
 pub(crate) mod rules;
 pub(crate) mod tx;
 pub(in crate::call) mod unprotected;
@@ -23,9 +25,9 @@ use mcp_idempotent_core::{
 use self::{
     after_commit::AfterCommit,
     attempt::Attempt,
-    handler::{
-        InTransaction, NoResult, Ran, Reply, Seen, UnderLease, hand_back, started, until_told,
-    },
+    handler::{hand_back, started, until_told},
+    protected::{InTransaction, UnderLease},
+    reply::{NoResult, Ran, Reply, Seen},
     rules::Rules,
     unprotected::{UnleasedAttempt, UnprotectedTransaction},
 };
@@ -68,7 +70,7 @@ where
             reply
         }
         Ok(Identified::Protected((transaction, attempt))) => {
-            call.note_record(attempt.record());
+            call.claimed(attempt.record());
             run_in(rules, call, handler, transaction, attempt).await
         }
         Ok(Identified::Unprotected(unprotected)) => {
@@ -82,7 +84,7 @@ where
     }
 }
 
-/// Runs the handler in its transaction, and ends that. It outlives its caller.
+/// Runs the handler in its transaction, then ends the transaction. It outlives its caller.
 fn run_in<S, C, R>(
     rules: Rules<'_, S>,
     mut call: Box<C>,
@@ -108,7 +110,7 @@ where
         let ran = match handler {
             Ok(handler) => attempt
                 .run(until_told(
-                    stop,
+                    stop.told(),
                     token,
                     after.clone().during(seal::run(handler)),
                 ))
@@ -165,7 +167,7 @@ where
             reply
         }
         Ok(Identified::Protected(attempt)) => {
-            call.note_record(attempt.record());
+            call.claimed(attempt.record());
             let handler = started(|| handler(*call, Attempt::leased(attempt.handle())));
             let running = rules.idempotency.one_more();
             let on_doubt = rules.policy.on_doubt;
@@ -185,7 +187,7 @@ where
     }
 }
 
-/// Runs the handler under its attempt, and ends that.
+/// Runs the handler under its attempt, then ends the attempt.
 async fn run_under<R>(
     mut attempt: impl UnderLease,
     handler: Ran<BoxFuture<'static, R>>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mcp_idempotent_core::Policy;
 
 use super::{
-    handler::Reply,
+    reply::Reply,
     unused::Unused,
     verify::{VerifyCall, VerifyFn},
 };

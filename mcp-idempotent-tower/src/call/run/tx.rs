@@ -1,4 +1,5 @@
-//! The open transaction, as an extractor.
+//! What a handler in transaction mode takes as parameters: the open transaction, and what is to be done after
+//! its commit.
 
 use std::{
     fmt,

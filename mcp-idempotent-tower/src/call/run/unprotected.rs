@@ -2,11 +2,7 @@
 //! store is unavailable because the policy allows it. They do not go through the engine: the attempts here
 //! take the place of the engine's in `run`.
 
-use std::{
-    any::Any,
-    future::Future,
-    sync::{Arc, Mutex},
-};
+use std::{any::Any, future::Future, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{
@@ -22,7 +18,7 @@ use mcp_idempotent_core::{
 use tracing::{Instrument as _, Span};
 
 use super::{
-    handler::{InTransaction, UnderLease},
+    protected::{InTransaction, UnderLease},
     rules::Rules,
 };
 use crate::call::identity::Unprotected;
@@ -52,7 +48,7 @@ impl<S: TransactionStore> UnprotectedTransaction<S> {
                 let error = other.err().unwrap_or_else(|| {
                     StoreError::new(
                         StoreErrorKind::Other,
-                        "the store answered a call without a claim with a record",
+                        "the store returned a record although nothing was claimed",
                     )
                 });
                 let refusal = span.in_scope(|| refusal::store_unavailable(error));
@@ -182,8 +178,7 @@ fn answered(observed: Option<ObservedCall>, refusal: Option<Refusal>) -> Answer 
 /// Stands in for a lease in the attempt of an unprotected call.
 pub(in crate::call) struct Unleased {
     seed: DownstreamSeed,
-    /// An `Arc` of the store.
-    store: Mutex<Box<dyn Any + Send>>,
+    store: Arc<dyn Any + Send + Sync>,
     call: CallInfo,
     transaction: LateTransaction,
     /// What a handler runs instead of a completion, if the store has one.
@@ -203,7 +198,7 @@ impl Unleased {
     fn new<S: Store>(store: &Arc<S>, call: CallInfo) -> Arc<Self> {
         Arc::new(Self {
             seed: DownstreamSeed::unique(),
-            store: Mutex::new(Box::new(Arc::clone(store))),
+            store: Arc::<S>::clone(store),
             call,
             transaction: LateTransaction::default(),
             no_completion: store
@@ -230,11 +225,9 @@ impl Unleased {
     pub(in crate::call) async fn begin<S: TransactionStore>(
         &self,
     ) -> Result<Borrowed<S>, BeginError> {
-        let store = {
-            let store = self.store.lock().map_err(|_| BeginError::Ended)?;
-            store.downcast_ref::<Arc<S>>().cloned()
-        };
-        let store = store.ok_or(BeginError::AnotherStore)?;
+        let store = Arc::clone(&self.store)
+            .downcast::<S>()
+            .map_err(|_| BeginError::AnotherStore)?;
         self.transaction.begin(&store, &self.call).await
     }
 

@@ -31,9 +31,9 @@ use crate::relay::{
     answer::{self, Outgoing},
     call::RelayedCall,
     message::{Id, Message, messages, param},
+    pending::{PendingCall, PendingCalls},
     relay::{Forward, Relay},
     rule::{Believed, Hints},
-    ticket::{Ticket, Tickets},
     tools::{Page, Tools},
 };
 
@@ -55,7 +55,7 @@ pub struct HttpRelay<S> {
 #[derive(Debug, Default)]
 struct Shared {
     /// Calls in sessions, which their clients may cancel.
-    tickets: Tickets<(String, Id)>,
+    pending: PendingCalls<(String, Id)>,
     /// What the server lists, for each session or caller.
     tools: Mutex<HashMap<String, (Instant, Arc<Tools>)>>,
 }
@@ -122,13 +122,13 @@ impl<S: Store> HttpRelay<S> {
             return self.pass(&head, full(line)).await;
         };
         if let Some(id) = param(&message, "notifications/cancelled", "requestId").and_then(Id::of)
-            && let Some(ticket) =
-                session_of(&head).and_then(|it| self.shared.tickets.take(&(it, id)))
+            && let Some(pending) =
+                session_of(&head).and_then(|it| self.shared.pending.take(&(it, id)))
         {
             if !self.relay.settings().forward_cancel {
                 return plain(StatusCode::ACCEPTED, "");
             }
-            ticket.cancel();
+            pending.cancel();
             return self.pass(&head, full(line)).await;
         }
         let mut caller = self.relay.caller();
@@ -185,11 +185,11 @@ impl<S: Store> HttpRelay<S> {
         let Some(policy) = self.relay.policy(&call, hints).cloned() else {
             return self.pass(&head, full(call.line().clone())).await;
         };
-        let ticket = Arc::new(Ticket::default());
-        call.ticket = Arc::clone(&ticket);
+        let pending = Arc::new(PendingCall::default());
+        call.pending = Arc::clone(&pending);
         let key = session_of(&head).map(|session| (session, call.id.clone()));
         if let Some(key) = &key {
-            self.shared.tickets.insert(key.clone(), &ticket);
+            self.shared.pending.insert(key.clone(), &pending);
         }
         let exchange = Exchange {
             server: Arc::clone(&self.server),
@@ -200,7 +200,7 @@ impl<S: Store> HttpRelay<S> {
             limit: self.relay.settings().max_message_bytes,
         };
         let (live, mut seen) = oneshot::channel();
-        let cancelled = Arc::clone(&ticket);
+        let cancelled = Arc::clone(&pending);
         let forward: Forward = Box::new(move |call| {
             Box::pin(async move {
                 let on_doubt = exchange.on_doubt;
@@ -214,7 +214,7 @@ impl<S: Store> HttpRelay<S> {
         let mut answer = tokio::spawn(async move {
             let answer = self.relay.answer(call, &policy, hints, forward).await;
             if let Some(key) = &key {
-                self.shared.tickets.end(key, &ticket);
+                self.shared.pending.end(key, &pending);
             }
             answer
         });

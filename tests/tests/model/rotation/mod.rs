@@ -46,8 +46,8 @@ struct State {
     /// The record of the previous id, and the transaction whose result each token recorded.
     old: Model,
     results: Vec<(Token, Number)>,
-    /// The guard that has a mark: it guards a transaction.
-    marked: Option<Token>,
+    /// The guard that has a witness: it guards a transaction.
+    witnessed: Option<Token>,
     /// The record of the new id.
     new: Option<Number>,
     /// The transactions whose sessions hold the locks of the two ids.
@@ -68,8 +68,8 @@ enum At {
     Idle,
     /// It holds this guard. Only a faulty protocol has none.
     Guarding(Option<Token>),
-    /// Its guard has a mark.
-    Marked(Option<Token>),
+    /// Its guard has a witness.
+    Witnessed(Option<Token>),
     Running(Attempt),
     /// The effect is committed, and the guard is not. Only a faulty protocol gets here.
     Unguarded(Attempt),
@@ -104,7 +104,7 @@ enum Told {
 enum Action {
     /// The previous version takes the lock and looks; the next one claims its guard.
     Ask(usize),
-    Mark(usize),
+    Witness(usize),
     Begin(usize),
     Commit(usize),
     RollBack(usize),
@@ -176,7 +176,7 @@ impl stateright::Model for Rotation {
             begun: 0,
             old: Model::default(),
             results: Vec::new(),
-            marked: None,
+            witnessed: None,
             new: None,
             old_lock: None,
             new_lock: None,
@@ -193,8 +193,8 @@ impl stateright::Model for Rotation {
             match process.at {
                 At::Idle if process.calls == 0 => {}
                 At::Idle => actions.push(Action::Ask(p)),
-                At::Guarding(_) => actions.push(Action::Mark(p)),
-                At::Marked(_) => actions.push(Action::Begin(p)),
+                At::Guarding(_) => actions.push(Action::Witness(p)),
+                At::Witnessed(_) => actions.push(Action::Begin(p)),
                 At::Running(_) => actions.extend([
                     Action::Commit(p),
                     Action::RollBack(p),

@@ -18,12 +18,12 @@ impl Rotation {
                     self.claim_guard(state, p);
                 }
             }
-            Action::Mark(p) => {
+            Action::Witness(p) => {
                 let At::Guarding(guard) = state.processes[p].at else {
                     return None;
                 };
-                state.marked = guard;
-                state.processes[p].at = At::Marked(guard);
+                state.witnessed = guard;
+                state.processes[p].at = At::Witnessed(guard);
             }
             Action::Begin(p) => begin(state, p)?,
             Action::Commit(p) => {
@@ -101,7 +101,7 @@ impl Rotation {
                 None => state.tell(p, Told::Unknown),
             },
             // Nothing was committed under a guard, unless the new id says so.
-            Answer::Found(_, Seen::InDoubt(token)) if state.marked == Some(token) => {
+            Answer::Found(_, Seen::InDoubt(token)) if state.witnessed == Some(token) => {
                 let taken = state.old.apply(Operation::TakeOver(Call::This, token));
                 if let Answer::Granted(held) = taken {
                     state.processes[p].at = At::Guarding(Some(held.token));
@@ -161,7 +161,7 @@ fn look_under_lock(state: &mut State, p: usize) {
 
 /// The next version, under its guard: the lock of the new id, and then a look.
 fn begin(state: &mut State, p: usize) -> Option<()> {
-    let At::Marked(guard) = state.processes[p].at else {
+    let At::Witnessed(guard) = state.processes[p].at else {
         return None;
     };
     if state.new_lock.is_some() {

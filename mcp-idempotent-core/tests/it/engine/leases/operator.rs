@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    Bytes, LeaseHandle, OnDoubt, ResultKind, Wait,
-    store::{Audit, Completion, RecordStatus, Resolution, ResolutionKind, Resolved},
+    Bytes, LeaseHandle, OnDoubt, ResultKind, RotatedKeys, Wait,
+    store::{
+        Audit, Completion, RecordInfo, RecordQuery, RecordStatus, Resolution, ResolutionKind,
+        Resolved,
+    },
 };
 use tokio::{sync::oneshot, time::sleep};
 
 use super::{
-    super::{Outcome, Reply, Server, own, replayed, succeed, until},
+    super::{Log, Outcome, Reply, Server, own, replayed, succeed, until},
     ASK_AGAIN, HOUR, IN_DOUBT, faulty, never, seconds, start,
     store::Faulty,
 };
@@ -167,6 +170,43 @@ async fn a_resolution_of_what_has_changed_since_it_was_seen_changes_nothing() {
     assert_eq!(server.call("k", never()).await, replayed("two"));
     let other = server.identity(Some("other"), "{}").id;
     assert_eq!(resolve(other, seen).await.unwrap(), Resolved::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_was_resolved_is_logged_as_resolved() {
+    let log = Log::default();
+    let _guard = log.capture();
+    let server = faulty(|_| {});
+    server.leave_in_doubt("k").await;
+    let id = server.identity(Some("k"), "{}").id;
+    let release = &Resolution::Release;
+    let stale = server.token("k").await - 1;
+    let resolved = server.engine.resolve(id, stale, release, &audit()).await;
+    assert_eq!(resolved.unwrap(), Resolved::Changed);
+    assert!(log.text().contains("did not resolve a record"));
+    assert!(!log.text().contains("an operator resolved a record"));
+    server.resolve("k", release).await;
+    assert!(log.text().contains("an operator resolved a record"));
+}
+
+/// In lease mode the record that equal calls share is in doubt beside the call's own.
+#[tokio::test(start_paused = true)]
+async fn records_of_the_engine_take_no_room_in_a_page() {
+    let server = faulty(|policy| policy.rotated_keys = RotatedKeys::Refuse);
+    for n in 0..4 {
+        let arguments = format!(r#"{{"n":{n}}}"#);
+        let identity = server.identity(Some(&format!("key-{n}")), &arguments);
+        let interrupted = async { Reply::new(ResultKind::Interrupted, "panicked") };
+        server.call_as(server.request(identity), interrupted).await;
+    }
+    let mut query = RecordQuery::default();
+    query.status = Some(RecordStatus::InDoubt);
+    query.limit = 3;
+    let page = server.engine.list(&query).await.unwrap();
+    assert_eq!(page.len(), 3);
+    query.after = page.last().map(RecordInfo::cursor);
+    assert_eq!(server.engine.list(&query).await.unwrap().len(), 1);
+    assert_eq!(server.engine.count_in_doubt().await.unwrap(), 4);
 }
 
 #[tokio::test(start_paused = true)]

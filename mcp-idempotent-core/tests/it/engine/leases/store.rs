@@ -108,6 +108,11 @@ impl Faulty {
         self.renewals.lock().unwrap().get(&id).copied().unwrap_or(0)
     }
 
+    /// How many records there are.
+    pub(in crate::engine) fn len(&self) -> usize {
+        self.memory.len()
+    }
+
     pub(in crate::engine) fn sweeps(&self) -> usize {
         self.sweeps.load(Ordering::SeqCst)
     }

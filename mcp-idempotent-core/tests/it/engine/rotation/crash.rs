@@ -116,7 +116,7 @@ async fn an_end_before_the_commit_lets_the_call_run_again_in_postgres() {
 }
 
 /// A process takes over the guard of an interrupted transaction, and then its store fails.
-async fn a_guard_without_a_new_mark_is_marked_later<S: Effects>(store: impl Fn() -> S) {
+async fn a_guard_without_a_new_witness_gets_one_later<S: Effects>(store: impl Fn() -> S) {
     let change = CHANGES[0];
     let mut both = Both::new(change.0, change.1, || Ends::new(store()), Transactions).await;
     short(&mut both.new.policy);
@@ -126,7 +126,7 @@ async fn a_guard_without_a_new_mark_is_marked_later<S: Effects>(store: impl Fn()
     again.engine.verify_secret().await.unwrap();
     let process = again.engine.store();
     process.claims.lock().unwrap().clear();
-    process.marks_fail.store(true, Ordering::SeqCst);
+    process.witnesses_fail.store(true, Ordering::SeqCst);
     let refused = again.outcome(1, false).await;
     assert!(
         matches!(
@@ -138,28 +138,28 @@ async fn a_guard_without_a_new_mark_is_marked_later<S: Effects>(store: impl Fn()
         ),
         "{refused:?}"
     );
-    process.marks_fail.store(false, Ordering::SeqCst);
+    process.witnesses_fail.store(false, Ordering::SeqCst);
     assert_eq!(again.outcome(1, false).await, own("execution 1"));
     assert_eq!(both.old.outcome(1, false).await, replayed("execution 1"));
     assert_eq!(both.effects().await, 1);
 }
 
 #[tokio::test]
-async fn a_guard_that_was_taken_over_and_not_marked_is_marked_later_in_sqlite() {
+async fn a_guard_that_was_taken_over_without_a_witness_gets_one_later_in_sqlite() {
     let file = super::sides::SqliteFile::new().await;
-    a_guard_without_a_new_mark_is_marked_later(|| file.with_limit(Duration::from_millis(200)))
+    a_guard_without_a_new_witness_gets_one_later(|| file.with_limit(Duration::from_millis(200)))
         .await;
 }
 
 #[tokio::test]
-async fn a_guard_that_was_taken_over_and_not_marked_is_marked_later_in_postgres() {
+async fn a_guard_that_was_taken_over_without_a_witness_gets_one_later_in_postgres() {
     let database = crate::postgres::database::Database::new().await;
-    a_guard_without_a_new_mark_is_marked_later(|| database.another_process_at_home(4)).await;
+    a_guard_without_a_new_witness_gets_one_later(|| database.another_process_at_home(4)).await;
 }
 
-/// A mark has the fingerprint of no call, so no duplicate of its call holds its lock.
+/// A witness has the fingerprint of no call, so no duplicate of its call holds its lock.
 #[tokio::test]
-async fn a_mark_shares_no_fingerprint_with_its_call() {
+async fn a_witness_shares_no_fingerprint_with_its_call() {
     let file = super::sides::SqliteFile::new().await;
     let change = CHANGES[0];
     let both = Both::new(change.0, change.1, || Ends::new(file.store()), Transactions).await;
@@ -167,10 +167,10 @@ async fn a_mark_shares_no_fingerprint_with_its_call() {
     claims.lock().unwrap().clear();
     assert_eq!(both.new.outcome(1, false).await, own("execution 0"));
     let claims = claims.lock().unwrap();
-    let [guard, mark] = &claims[..] else {
+    let [guard, witness] = &claims[..] else {
         panic!("{claims:?}");
     };
-    assert_ne!(guard.fingerprint, mark.fingerprint);
+    assert_ne!(guard.fingerprint, witness.fingerprint);
 }
 
 #[tokio::test]

@@ -11,7 +11,10 @@ use tokio::{sync::oneshot, task::JoinSet};
 use super::{
     super::{
         Outcome, Reply, Server, in_doubt_until_retried,
-        leases::{IN_DOUBT, store::Faulty},
+        leases::{
+            IN_DOUBT,
+            store::{Fault, Faulty},
+        },
         own, replayed, secret, succeed, until,
     },
     crash,
@@ -101,6 +104,48 @@ async fn an_equal_call_under_another_key_gets_the_first_result_and_keeps_it() {
     assert_eq!(server.call("b", succeed("two")).await, replayed("one"));
     assert_eq!(server.call("c", succeed("two")).await, own("two"));
     assert_eq!(server.executions(), 2);
+}
+
+/// A copy acts nowhere, so one that was not finished says nothing of its call.
+#[tokio::test(start_paused = true)]
+async fn a_result_that_could_not_be_copied_leaves_no_doubt() {
+    let server = Server::on(Faulty::default(), |policy| {
+        policy.rotated_keys = RotatedKeys::Join;
+    });
+    assert_eq!(server.call("a", succeed("one")).await, own("one"));
+    let store = server.engine.store();
+    store.complete.set(Fault::Fails);
+    assert!(matches!(
+        server.call("b", succeed("two")).await,
+        Outcome::Refused("idempotency_store_unavailable", ..)
+    ));
+    store.complete.set(Fault::None);
+    pass(Policy::DEFAULT_LEASE).await;
+    assert_eq!(server.call("b", succeed("two")).await, replayed("one"));
+    assert_eq!(server.executions(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_whose_lease_lapsed_is_made_again() {
+    let server = Server::on(Faulty::default(), |policy| {
+        policy.rotated_keys = RotatedKeys::Join;
+    });
+    assert_eq!(server.call("a", succeed("one")).await, own("one"));
+    let store = server.engine.store();
+    let records = store.len();
+    store.complete.set(Fault::Waits);
+    let second = tokio::spawn({
+        let server = server.clone();
+        async move { server.call("b", succeed("two")).await }
+    });
+    until(|| store.len() > records).await;
+    tokio::time::advance(Policy::DEFAULT_LEASE).await;
+    store.complete.set(Fault::None);
+    assert_eq!(second.await.unwrap(), replayed("one"));
+    // There is a record under this key, although the first try at it was fenced.
+    pass(Policy::DEFAULT_WINDOW).await;
+    assert_eq!(server.call("b", succeed("two")).await, replayed("one"));
+    assert_eq!(server.executions(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -34,8 +34,8 @@ pub(in crate::engine) struct Ends<S> {
     pub(in crate::engine) ending: Arc<Point>,
     /// After a transaction was ended.
     pub(in crate::engine) ended: Arc<Point>,
-    /// Whether the claims of marks fail: of any record but the first in `claims`.
-    pub(in crate::engine) marks_fail: Arc<AtomicBool>,
+    /// Whether the claims of witnesses fail: of any record but the first in `claims`.
+    pub(in crate::engine) witnesses_fail: Arc<AtomicBool>,
     /// Everything that was claimed as a lease.
     pub(in crate::engine) claims: Arc<Mutex<Vec<Claim>>>,
 }
@@ -49,7 +49,7 @@ impl<S> Ends<S> {
             completed: Arc::default(),
             ending: Arc::default(),
             ended: Arc::default(),
-            marks_fail: Arc::default(),
+            witnesses_fail: Arc::default(),
             claims: Arc::default(),
         }
     }
@@ -105,7 +105,7 @@ impl<S: Store> Store for Ends<S> {
             claims.push(claim.clone());
             claims[0].id != claim.id
         };
-        if is_mark && self.marks_fail.load(Ordering::SeqCst) {
+        if is_mark && self.witnesses_fail.load(Ordering::SeqCst) {
             return Err(StoreError::new(StoreErrorKind::Unavailable, "away"));
         }
         self.store.claim(claim).await

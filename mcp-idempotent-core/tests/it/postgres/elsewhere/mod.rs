@@ -14,10 +14,12 @@ use sqlx::{PgConnection, Postgres, Row as _, Transaction};
 use tokio::sync::oneshot;
 
 use super::database::{Database, unique};
-use crate::engine::{Outcome, Reply, Server, in_doubt, leases::IN_DOUBT, own, succeed};
+use crate::engine::{Log, Outcome, Reply, Server, in_doubt, leases::IN_DOUBT, own, succeed, until};
 
 const ASK_AGAIN: Outcome =
     Outcome::Refused("idempotency_outcome_unknown", "unknown", "retry_same_key");
+/// How an operator hears of a call in doubt.
+const REPORT: &str = "a call is in doubt: its handler ended";
 const TOO_LARGE: Outcome =
     Outcome::Refused("idempotency_result_too_large", "committed", "ask_operator");
 const ROTATED: Outcome =
@@ -107,11 +109,15 @@ async fn a_transaction_that_is_rolled_back_leaves_the_error_to_the_policy() {
             policy.on_doubt = OnDoubt::Fail;
         })
         .await;
+        let log = Log::default();
+        let _guard = log.capture();
         let fails = async |handle: LeaseHandle| {
             drop(writes(&database, &handle, "never").await);
             Reply::new(ResultKind::ProtocolError, "failed")
         };
         assert_eq!(server.call_handled("key", fails).await, first);
+        let is_reported = log.text().contains(REPORT);
+        assert_eq!(is_reported, on_error == OnError::InDoubt);
         let second = async |handle: LeaseHandle| {
             commits(&database, &handle, "once").await;
             succeed("once").await
@@ -196,7 +202,11 @@ async fn a_success_that_was_not_committed_leaves_the_call_in_doubt() {
         transaction.commit().await.unwrap();
         succeed("done").await
     };
+    let log = Log::default();
+    let guard = log.capture();
     assert_eq!(server.call_handled("forgets", forgets).await, IN_DOUBT);
+    assert!(log.text().contains(REPORT), "{}", log.text());
+    drop(guard);
     let rolls_back = async |handle: LeaseHandle| {
         writes(&database, &handle, "never")
             .await
@@ -242,7 +252,7 @@ async fn calls_that_joined_get_the_committed_result() {
     let (enter, entered) = oneshot::channel();
     let handler = async |handle: LeaseHandle| {
         enter.send(()).unwrap();
-        tokio::task::yield_now().await;
+        until(|| server.engine.waiting() == 1).await;
         commits(&database, &handle, "once").await;
         Reply::new(ResultKind::ProtocolError, "failed")
     };

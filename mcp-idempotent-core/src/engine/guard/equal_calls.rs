@@ -5,7 +5,7 @@
 //! rotated key:
 //!
 //! 1. A call first looks at its own record. A retry is answered from it, and pays nothing else.
-//! 2. A new call claims the shared id as a lease, the [guard](super::rotation::guard). If it is held or
+//! 2. A new call claims the shared id as a lease, the [guard](super). If it is held or
 //!    completed under the same fingerprint, that is an attempt of the same key, and the call's own id
 //!    decides. Under another fingerprint it is another key, and the policy decides.
 //! 3. Under the guard the call continues as usual. Its record and the guard are completed in one step, or
@@ -20,18 +20,19 @@ use std::{future::ready, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    Engine, Inner, Request,
-    handler::DetachOnDrop,
-    plan::{self, Failed, Rules},
-    rotation::{
-        GuardRules,
-        guard::{Found, Guard, Under},
-    },
-    take_over::Taken,
+    clear::Uncleared,
+    clearance::Clearance,
+    of_call::{Found, Guard, Under},
+    terms::GuardTerms,
 };
 use crate::{
     answer::RotatedKey,
-    error::Refusal,
+    engine::{
+        Engine, Inner, Request,
+        handler::DetachOnDrop,
+        plan::{self, Failed, ModeRules},
+        take_over::Taken,
+    },
     fingerprint::EqualCalls,
     policy::{OnDoubt, OnExpired, RotatedKeys},
     record::{Record, RecordState, Timestamp},
@@ -40,82 +41,60 @@ use crate::{
     telemetry::{Mode, ObservedCall},
 };
 
-/// Where a call stands before its own id is claimed: it may be, or what was found decides.
-pub(super) type Before = Claimed<Option<Under>>;
-
 impl<S: Store> Engine<S> {
-    /// What a call needs before it claims its record: its guard, if it needs one.
-    ///
-    /// Sets `rotated` if the call goes on, or gets a result, although an equal call was made under another
-    /// key.
-    pub(super) async fn before_claim(
+    /// Lets a call whose tool minds rotated keys claim its record.
+    pub(super) async fn clear_of_equal_calls(
         &self,
-        guard: &mut Option<Guard>,
-        rotated: &mut Option<RotatedKey>,
+        clearance: &mut Clearance,
         request: &Request<'_>,
         observed: &ObservedCall,
-        rules: Rules,
+        rules: ModeRules,
         claim: &Claim,
-    ) -> Result<Result<Before, Refusal>, Failed> {
-        let Some(equal) = request.identity.equal.as_deref() else {
-            let modes = (rules.mode, rules.on_doubt);
-            return self
-                .previous_guard(guard, request, modes, claim)
-                .await
-                .map(Ok);
-        };
-        if let Some(guard) = guard {
-            return Ok(Ok(Claimed::New(Some(guard.under.clone()))));
-        }
-        if rotated.is_some() {
-            return Ok(Ok(Claimed::New(None)));
-        }
+        equal: EqualCalls,
+    ) -> Result<Claimed<Option<Under>>, Uncleared> {
         let found = match self.inner.store.look_up(claim).await? {
             None => Found::Free,
             Some(own) if may_run_again(&own, claim, rules.on_doubt) => Found::InDoubt,
-            Some(own) => return Ok(Ok(Claimed::Found(own))),
+            Some(own) => return Ok(Claimed::Found(own)),
         };
         let other = match self
-            .claim_shared(request, rules, claim, *equal, found)
+            .claim_shared(request, rules, claim, equal, found)
             .await?
         {
-            Claimed::New(claimed) => {
-                let under = guard.insert(claimed).under.clone();
-                return Ok(Ok(Claimed::New(Some(under))));
-            }
-            Claimed::InProgress => return Ok(Ok(Claimed::InProgress)),
+            Claimed::New(guard) => return Ok(Claimed::New(Some(clearance.hold(guard)))),
+            Claimed::InProgress => return Ok(Claimed::InProgress),
             Claimed::Conflict => None,
             Claimed::Found(shared) if shared.fingerprint == equal.fingerprint => {
-                return Ok(Ok(match shared.state {
+                return Ok(match shared.state {
                     // It was completed a moment ago, or its own record was kept for a shorter time.
                     RecordState::Completed { .. } | RecordState::Expired => Claimed::New(None),
                     RecordState::InProgress { .. } | RecordState::InDoubt { .. } => {
                         Claimed::InProgress
                     }
-                }));
+                });
             }
             Claimed::Found(shared) => Some(shared.state),
         };
-        self.meet(rotated, request, observed, claim, other).await
+        self.meet(clearance, request, observed, claim, other).await
     }
 
     /// An equal call under another key is in this state; `None` if all that is known is that it runs.
     async fn meet(
         &self,
-        rotated: &mut Option<RotatedKey>,
+        clearance: &mut Clearance,
         request: &Request<'_>,
         observed: &ObservedCall,
         claim: &Claim,
         other: Option<RecordState>,
-    ) -> Result<Result<Before, Refusal>, Failed> {
+    ) -> Result<Claimed<Option<Under>>, Uncleared> {
         let policy = request.policy;
         let at = match &other {
             Some(RecordState::Completed { at, .. }) => Some(*at),
             _ => None,
         };
-        let (before, does) = match (policy.rotated_keys, other) {
+        let (cleared, does) = match (policy.rotated_keys, other) {
             (RotatedKeys::Allow | RotatedKeys::Report, _) => {
-                *rotated = Some(RotatedKey { at });
+                *clearance = Clearance::Rotated(RotatedKey { at });
                 (Ok(Claimed::New(None)), "run all the same")
             }
             (_, Some(RecordState::InDoubt { .. })) => {
@@ -124,7 +103,7 @@ impl<S: Store> Engine<S> {
             }
             // It is counted once it has its result.
             (RotatedKeys::Join, None | Some(RecordState::InProgress { .. })) => {
-                return Ok(Ok(Claimed::InProgress));
+                return Ok(Claimed::InProgress);
             }
             (
                 RotatedKeys::Join,
@@ -135,9 +114,9 @@ impl<S: Store> Engine<S> {
             ) => {
                 let taken = self.take_result(request, claim, response, at).await?;
                 if !is_completed(&taken) {
-                    return Ok(Ok(taken));
+                    return Ok(taken);
                 }
-                *rotated = Some(RotatedKey { at: Some(at) });
+                *clearance = Clearance::Rotated(RotatedKey { at: Some(at) });
                 (Ok(taken), "given the other one's result")
             }
             (RotatedKeys::Refuse | RotatedKeys::Join, _) => {
@@ -154,14 +133,14 @@ impl<S: Store> Engine<S> {
             does,
             "an equal call was made under another key; does the client make a new key for each attempt?"
         );
-        Ok(before)
+        cleared.map_err(Uncleared::Refused)
     }
 
     /// Claims the id that equal calls share. If the caller is dropped meanwhile, it is given back.
     async fn claim_shared(
         &self,
         request: &Request<'_>,
-        rules: Rules,
+        rules: ModeRules,
         claim: &Claim,
         equal: EqualCalls,
         found: Found,
@@ -169,8 +148,8 @@ impl<S: Store> Engine<S> {
         let inner = Arc::clone(&self.inner);
         let policy = request.policy;
         let transaction = rules.mode == Mode::Transaction;
-        let rules =
-            GuardRules::of_equal_calls(policy, transaction, inner.store.transaction_limit());
+        let terms =
+            GuardTerms::of_equal_calls(policy, transaction, inner.store.transaction_limit());
         let shared = Claim {
             id: equal.id,
             fingerprint: equal.fingerprint,
@@ -178,15 +157,15 @@ impl<S: Store> Engine<S> {
             call: CallInfo::internal("rotated-keys"),
             key_prefix: None,
             on_expired: OnExpired::New,
-            lease: rules.terms.lease,
+            lease: terms.timing.lease,
             in_doubt_retention: if transaction {
                 Duration::ZERO
             } else {
-                rules.retention.min(policy.in_doubt_retention)
+                terms.retention.min(policy.in_doubt_retention)
             },
             ..claim.clone()
         };
-        DetachOnDrop::new(async move { inner.claim_equal(&shared, rules, found).await }).await
+        DetachOnDrop::new(async move { inner.claim_equal(&shared, terms, found).await }).await
     }
 
     /// Gives this key a record with the other key's result, so that a retry is answered from it.
@@ -196,7 +175,7 @@ impl<S: Store> Engine<S> {
         claim: &Claim,
         response: Bytes,
         at: Timestamp,
-    ) -> Result<Before, Failed> {
+    ) -> Result<Claimed<Option<Under>>, Failed> {
         let store = Arc::clone(&self.inner.store);
         let completion = plan::completion(request.policy, request.identity.kind, &response);
         // Nothing runs under this claim, so it leaves no doubt.
@@ -205,11 +184,9 @@ impl<S: Store> Engine<S> {
             ..claim.clone()
         };
         DetachOnDrop::new(async move {
-            let lease = match store.claim(&claim).await? {
-                Claimed::New(lease) => lease,
-                Claimed::InProgress => return Ok(Claimed::InProgress),
-                Claimed::Conflict => return Ok(Claimed::Conflict),
-                Claimed::Found(record) => return Ok(Claimed::Found(record)),
+            let lease = match store.claim(&claim).await?.held() {
+                Ok(lease) => lease,
+                Err(found) => return Ok(found),
             };
             let response = Some(response);
             Ok(match store.complete(&lease, completion).await? {
@@ -230,24 +207,22 @@ impl<S: Store> Inner<S> {
     async fn claim_equal(
         &self,
         shared: &Claim,
-        rules: GuardRules,
+        terms: GuardTerms,
         found: Found,
     ) -> Result<Claimed<Guard>, Failed> {
         let claimed = self.claim_or_take_over(shared, |_, _| ready(Ok(Claimed::New(()))));
         // A doubt about the shared id is none about the call's own.
         let claimed = claimed.await.map_err(|Failed { error, .. }| error)?;
-        Ok(match claimed {
-            Claimed::New(Taken { lease, asked, .. }) => {
-                Claimed::New(self.hold_guard(lease, shared, rules, asked, found).await?)
-            }
-            Claimed::InProgress => Claimed::InProgress,
-            Claimed::Conflict => Claimed::Conflict,
-            Claimed::Found(record) => Claimed::Found(record),
-        })
+        let Taken { lease, asked, .. } = match claimed.held() {
+            Ok(taken) => taken,
+            Err(other) => return Ok(other),
+        };
+        let guard = self.hold_guard(lease, shared, terms, asked, found);
+        Ok(Claimed::New(guard.await?))
     }
 }
 
-fn is_completed(found: &Before) -> bool {
+fn is_completed(found: &Claimed<Option<Under>>) -> bool {
     matches!(found, Claimed::Found(record) if matches!(record.state, RecordState::Completed { .. }))
 }
 

@@ -1,4 +1,4 @@
-//! A leading call, and what its attempt needs in order to end.
+//! A call that has claimed its record, and what its attempt needs in order to end.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::{
     flight::Leader,
+    guard::{Clearance, Guard, GuardEnd},
     plan,
-    rotation::guard::{Guard, GuardEnd},
 };
 use crate::{
     answer::{Answer, RotatedKey, answer_from},
@@ -21,8 +21,8 @@ use crate::{
     telemetry::ObservedCall,
 };
 
-/// A leading call. It holds the claim, runs, and answers for all calls that join it.
-pub(super) struct Lead {
+/// A call that has claimed its record. It runs, and answers for all calls that join it.
+pub(super) struct ClaimedCall {
     pub(super) identity: Identity,
     pub(super) claim: Claim,
     pub(super) policy: Arc<Policy>,
@@ -34,12 +34,12 @@ pub(super) struct Lead {
     leader: Leader,
 }
 
-impl Lead {
-    pub(super) const fn new(
+impl ClaimedCall {
+    pub(super) fn new(
         identity: Identity,
         claim: Claim,
         policy: Arc<Policy>,
-        guard: Option<Guard>,
+        clearance: Clearance,
         leader: Leader,
     ) -> Self {
         Self {
@@ -47,8 +47,8 @@ impl Lead {
             claim,
             policy,
             observed: ObservedCall::unobserved(),
-            guard,
-            rotated: None,
+            rotated: clearance.rotated(),
+            guard: clearance.into_guard(),
             leader,
         }
     }
@@ -134,6 +134,17 @@ impl Lead {
         self.leader.resign();
     }
 
+    /// Logs the record id, by which an operator finds the call.
+    pub(super) fn warn_of_doubt(&self, kind: ResultKind) {
+        tracing::warn!(
+            tool = &*self.claim.call.tool,
+            key_prefix = self.claim.key_prefix.as_deref(),
+            record = %self.identity.id,
+            ?kind,
+            "a call is in doubt: its handler ended without telling whether it took effect"
+        );
+    }
+
     /// An intermediate round is shared with calls of the same round. After anything else one
     /// waiting call claims anew.
     pub(super) fn end_without_record<R: HandlerResult + ?Sized>(self, result: &R) -> Answer {
@@ -148,9 +159,9 @@ impl Lead {
     }
 }
 
-impl std::fmt::Debug for Lead {
+impl std::fmt::Debug for ClaimedCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lead")
+        f.debug_struct("ClaimedCall")
             .field("call", &self.claim.call)
             .field("id", &self.identity.id)
             .finish_non_exhaustive()

@@ -13,14 +13,14 @@ use super::{
 use crate::{
     answer::{Answer, RotatedKey, left_in_doubt},
     engine::{
+        claimed_call::ClaimedCall,
+        guard::GuardEnd,
         handler::{self, Interrupted},
         late_transaction::{Ending, Left},
-        lead::Lead,
         plan::{self, LeasePlan},
-        rotation::guard::GuardEnd,
     },
     fingerprint::RecordId,
-    handler_result::{HandlerResult, ResultKind},
+    handler_result::HandlerResult,
     refusal,
     store::{End, Ended, LeaseEnd, Store},
     telemetry::{ObservedCall, Outcome},
@@ -30,30 +30,30 @@ use crate::{
 /// doubt.
 pub struct LeaseAttempt<S: Store> {
     owned: EndOnDrop<S>,
-    lead: Box<Lead>,
+    call: Box<ClaimedCall>,
 }
 
 impl<S: Store> LeaseAttempt<S> {
-    pub(super) const fn new(owned: EndOnDrop<S>, lead: Box<Lead>) -> Self {
-        Self { owned, lead }
+    pub(super) const fn new(owned: EndOnDrop<S>, call: Box<ClaimedCall>) -> Self {
+        Self { owned, call }
     }
 
     /// The record that the call has claimed.
     #[must_use]
     pub fn record(&self) -> RecordId {
-        self.lead.identity.id
+        self.call.identity.id
     }
 
     /// Set if the handler runs although an equal call was made under another key.
     #[must_use]
     pub fn rotated_key(&self) -> Option<RotatedKey> {
-        self.lead.rotated
+        self.call.rotated
     }
 
     /// A handle with which the handler can inspect its lease, and act under it.
     #[must_use]
     pub fn handle(&self) -> LeaseHandle {
-        self.owned.handle().recording(&self.lead)
+        self.owned.handle().recording(&self.call)
     }
 
     /// Runs the handler in this task. A handler that holds a [transaction](LeaseHandle::begin) for
@@ -66,15 +66,15 @@ impl<S: Store> LeaseAttempt<S> {
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
         self.owned.started = true;
-        if let Some(guard) = &mut self.lead.guard {
+        if let Some(guard) = &mut self.call.guard {
             guard.started();
         }
-        let (held, lead) = (&self.owned.held, &self.lead);
+        let (held, call) = (&self.owned.held, &self.call);
         let over = held.transaction().over();
-        let handler = handler::run(lead.identity.id, &lead.observed, over, handler);
+        let handler = handler::run(call.identity.id, &call.observed, over, handler);
         let lost = async {
             held.lost().await;
-            lead.resign();
+            call.resign();
             std::future::pending().await
         };
         tokio::select! {
@@ -88,13 +88,13 @@ impl<S: Store> LeaseAttempt<S> {
     /// answer. After [`Answer::Executed`], [`Answer::Unrecorded`] and [`Answer::LeftInDoubt`] it is the
     /// handler's own result.
     pub async fn finish<R: HandlerResult + ?Sized>(self, result: &R) -> Answer {
-        let Self { owned, mut lead } = self;
-        let mut observed = lead.handled(result.kind());
+        let Self { owned, mut call } = self;
+        let mut observed = call.handled(result.kind());
         if owned.in_doubt {
             observed.ran_again();
         }
         let span = observed.span();
-        let answer = end(owned, *lead, result, &mut observed)
+        let answer = end(owned, *call, result, &mut observed)
             .instrument(span)
             .await;
         observed.answered(&answer);
@@ -104,18 +104,23 @@ impl<S: Store> LeaseAttempt<S> {
 
 async fn end<S: Store, R: HandlerResult + ?Sized>(
     mut owned: EndOnDrop<S>,
-    mut lead: Lead,
+    mut call: ClaimedCall,
     result: &R,
     observed: &mut ObservedCall,
 ) -> Answer {
     let kind = result.kind();
     owned.held.returned();
-    let mut is_elsewhere = false;
+    let (policy, key) = (&call.policy, call.identity.kind);
+    let plan = match plan::lease(kind, policy, result.on_error_result(), key) {
+        // This attempt may have done nothing, but an earlier one may have acted.
+        LeasePlan::Release if owned.in_doubt => LeasePlan::InDoubt,
+        plan => plan,
+    };
     let transaction = match owned.held.transaction().close() {
         Left::Nothing => None,
         Left::Elsewhere => {
-            is_elsewhere = true;
-            None
+            // Boxed, because few tools do this.
+            return Box::pin(elsewhere::end(owned, call, plan, result, observed)).await;
         }
         Left::Transaction(transaction) => Some(transaction),
         Left::StillHeld => {
@@ -128,19 +133,9 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
             } else {
                 let _ = owned.abandon().await;
             }
-            return lead.refuse(refusal);
+            return call.refuse(refusal);
         }
     };
-    let (policy, key) = (&lead.policy, lead.identity.kind);
-    let plan = match plan::lease(kind, policy, result.on_error_result(), key) {
-        // This attempt may have done nothing, but an earlier one may have acted.
-        LeasePlan::Release if owned.in_doubt => LeasePlan::InDoubt,
-        plan => plan,
-    };
-    if is_elsewhere {
-        // Boxed, because few tools do this.
-        return Box::pin(elsewhere::end(owned, lead, plan, result, observed)).await;
-    }
     // Only a success commits the handler's writes. An error is recorded without them.
     let transaction = match transaction {
         Some(transaction) if !kind.is_success() => {
@@ -149,7 +144,7 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
             if let Ended::EndedByHandler = transaction.end(End::RollBack).await {
                 observed.note(Outcome::LeftInDoubt);
                 let _ = owned.abandon().await;
-                return lead.refuse(refusal::ended_by_handler(owned.on_doubt));
+                return call.refuse(refusal::ended_by_handler(owned.on_doubt));
             }
             None
         }
@@ -159,34 +154,28 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
         LeasePlan::Record => match result.encode() {
             Ok(response) => match transaction {
                 Some(transaction) => {
-                    complete_with(owned, transaction, lead, response, observed).await
+                    complete_with(owned, transaction, call, response, observed).await
                 }
-                None => complete(owned, lead, response, observed).await,
+                None => complete(owned, call, response, observed).await,
             },
             Err(error) => {
                 // The handler has acted. Dropping the lease leaves the record in doubt.
                 observed.note(Outcome::LeftInDoubt);
-                lead.refuse(refusal::not_encoded_after_acting(&*error))
+                call.refuse(refusal::not_encoded_after_acting(&*error))
             }
         },
         LeasePlan::Release => {
-            let acted = !matches!(kind, ResultKind::NotExecuted | ResultKind::NotCalled);
+            let acted = kind.may_have_acted();
             let _ = owned.release(acted).await;
-            lead.end_guard(GuardEnd::Release { acted }).await;
-            lead.end_without_record(result)
+            call.end_guard(GuardEnd::Release { acted }).await;
+            call.end_without_record(result)
         }
         LeasePlan::InDoubt => {
-            tracing::warn!(
-                tool = &*lead.claim.call.tool,
-                key_prefix = lead.claim.key_prefix.as_deref(),
-                record = %lead.identity.id,
-                ?kind,
-                "a call is in doubt: its handler ended without telling whether it took effect"
-            );
+            call.warn_of_doubt(kind);
             observed.note(Outcome::LeftInDoubt);
             let _ = owned.abandon().await;
-            lead.end_guard(GuardEnd::Abandon).await;
-            share_doubt(lead, &owned);
+            call.end_guard(GuardEnd::Abandon).await;
+            share_doubt(call, &owned);
             Answer::LeftInDoubt(left_in_doubt(owned.on_doubt))
         }
     }
@@ -194,19 +183,19 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
 
 async fn complete<S: Store>(
     mut owned: EndOnDrop<S>,
-    mut lead: Lead,
+    mut call: ClaimedCall,
     response: Bytes,
     observed: &mut ObservedCall,
 ) -> Answer {
-    match owned.complete(&lead, &response).await {
+    match owned.complete(&call, &response).await {
         Ok(LeaseEnd::Done(at)) => {
-            lead.end_guard(GuardEnd::Completed).await;
-            lead.share(response, at);
+            call.end_guard(GuardEnd::Completed).await;
+            call.share(response, at);
             Answer::Executed
         }
         Ok(LeaseEnd::Fenced) => {
             observed.note(Outcome::Fenced);
-            lead.refuse(refusal::fenced(owned.on_doubt))
+            call.refuse(refusal::fenced(owned.on_doubt))
         }
         Err(error) => {
             // The effect has happened and its result is known, so this one caller gets it. A retry
@@ -216,7 +205,7 @@ async fn complete<S: Store>(
                 "a result could not be recorded; its call will be in doubt when the lease ends"
             );
             observed.note(Outcome::LeftInDoubt);
-            lead.fail();
+            call.fail();
             Answer::Unrecorded
         }
     }
@@ -227,39 +216,39 @@ async fn complete<S: Store>(
 async fn complete_with<S: Store>(
     mut owned: EndOnDrop<S>,
     transaction: Box<dyn Ending>,
-    mut lead: Lead,
+    mut call: ClaimedCall,
     response: Bytes,
     observed: &mut ObservedCall,
 ) -> Answer {
     let lease = owned.held.lease.clone();
-    let end = End::Complete(lease, lead.completion(&response));
+    let end = End::Complete(lease, call.completion(&response));
     match transaction.end(end).await {
         Ended::AsAsked(at) => {
             owned.ended = true;
-            lead.end_guard(GuardEnd::Completed).await;
-            lead.share(response, at);
+            call.end_guard(GuardEnd::Completed).await;
+            call.share(response, at);
             Answer::Executed
         }
         // Either lease may be lost. What is left of them is abandoned when they are dropped.
         Ended::Fenced | Ended::Lost(_) | Ended::LostInProgress => {
             observed.note(Outcome::Fenced);
-            lead.refuse(refusal::fenced(owned.on_doubt))
+            call.refuse(refusal::fenced(owned.on_doubt))
         }
         Ended::Aborted(error) => {
             observed.note(Outcome::LeftInDoubt);
             let _ = owned.abandon().await;
-            lead.refuse(refusal::not_committed_after_acting(error, owned.on_doubt))
+            call.refuse(refusal::not_committed_after_acting(error, owned.on_doubt))
         }
         Ended::EndedByHandler => {
             observed.note(Outcome::LeftInDoubt);
             let _ = owned.abandon().await;
-            lead.refuse(refusal::ended_by_handler(owned.on_doubt))
+            call.refuse(refusal::ended_by_handler(owned.on_doubt))
         }
         // The commit may still be under way. Either it completes the lease, or the lease lapses
         // into doubt.
         Ended::Unknown(error) => {
             owned.ended = true;
-            lead.refuse(refusal::commit_unknown(error))
+            call.refuse(refusal::commit_unknown(error))
         }
     }
 }
@@ -267,7 +256,7 @@ async fn complete_with<S: Store>(
 impl<S: Store> std::fmt::Debug for LeaseAttempt<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LeaseAttempt")
-            .field("lead", &self.lead)
+            .field("call", &self.call)
             .finish_non_exhaustive()
     }
 }

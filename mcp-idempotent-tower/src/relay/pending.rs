@@ -14,14 +14,14 @@ use super::progress::{Listener, Running};
 
 /// A protected call that its client waits for.
 #[derive(Default)]
-pub(super) struct Ticket {
+pub(super) struct PendingCall {
     cancelled: CancellationToken,
     /// The call's id at the server, if it was sent.
     sent_as: OnceLock<u64>,
     listener: Option<Listener>,
 }
 
-impl Ticket {
+impl PendingCall {
     pub(super) fn new(listener: Option<Listener>) -> Self {
         Self {
             listener,
@@ -57,42 +57,42 @@ impl Ticket {
     }
 }
 
-impl fmt::Debug for Ticket {
+impl fmt::Debug for PendingCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ticket")
+        f.debug_struct("PendingCall")
             .field("sent_as", &self.sent_as)
             .finish_non_exhaustive()
     }
 }
 
-/// Tickets by request id, or by anything else that tells requests apart.
+/// Pending calls by request id, or by anything else that tells requests apart.
 #[derive(Debug)]
-pub(super) struct Tickets<I>(Mutex<HashMap<I, Arc<Ticket>>>);
+pub(super) struct PendingCalls<I>(Mutex<HashMap<I, Arc<PendingCall>>>);
 
-impl<I> Default for Tickets<I> {
+impl<I> Default for PendingCalls<I> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<I: Hash + Eq> Tickets<I> {
-    pub(super) fn insert(&self, id: I, ticket: &Arc<Ticket>) {
-        self.lock().insert(id, Arc::clone(ticket));
+impl<I: Hash + Eq> PendingCalls<I> {
+    pub(super) fn insert(&self, id: I, call: &Arc<PendingCall>) {
+        self.lock().insert(id, Arc::clone(call));
     }
 
-    pub(super) fn take(&self, id: &I) -> Option<Arc<Ticket>> {
+    pub(super) fn take(&self, id: &I) -> Option<Arc<PendingCall>> {
         self.lock().remove(id)
     }
 
-    /// Removes a ticket, unless the client has used its id again.
-    pub(super) fn end(&self, id: &I, ticket: &Arc<Ticket>) {
-        let mut tickets = self.lock();
-        if tickets.get(id).is_some_and(|it| Arc::ptr_eq(it, ticket)) {
-            tickets.remove(id);
+    /// Removes a call, unless the client has used its id again.
+    pub(super) fn end(&self, id: &I, call: &Arc<PendingCall>) {
+        let mut pending = self.lock();
+        if pending.get(id).is_some_and(|it| Arc::ptr_eq(it, call)) {
+            pending.remove(id);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<I, Arc<Ticket>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<I, Arc<PendingCall>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

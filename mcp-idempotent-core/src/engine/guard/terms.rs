@@ -1,17 +1,16 @@
-//! What a guard has to know about its call.
+//! What a guard has to know about its call, and for how long it holds.
 
 use std::time::Duration;
 
-use super::previous::kept;
 use crate::{
-    engine::{lease::Terms, plan},
+    engine::{lease::Terms, plan, replacement::kept_for},
     fingerprint::Identity,
     policy::{OnDoubt, Policy},
 };
 
 /// What a guard stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum GuardOf {
+pub(super) enum GuardOf {
     /// The record that the call has under the previous secret.
     PreviousSecret,
     /// The record that it shares with equal calls under other keys.
@@ -20,18 +19,18 @@ pub(in crate::engine) enum GuardOf {
 
 /// What a guard has to know about its call.
 #[derive(Clone, Copy)]
-pub(in crate::engine) struct GuardRules {
-    pub(in crate::engine) of: GuardOf,
-    pub(in crate::engine) terms: Terms,
+pub(super) struct GuardTerms {
+    pub(super) of: GuardOf,
+    pub(super) timing: Terms,
     pub(super) on_doubt: OnDoubt,
     /// The handler writes through the transaction that makes the record.
-    pub(in crate::engine) transaction: bool,
-    pub(in crate::engine) retention: Duration,
+    pub(super) transaction: bool,
+    pub(super) retention: Duration,
     pub(super) tombstone: Duration,
 }
 
-impl GuardRules {
-    pub(super) fn new(
+impl GuardTerms {
+    pub(super) fn of_previous(
         policy: &Policy,
         identity: &Identity,
         on_doubt: OnDoubt,
@@ -43,15 +42,15 @@ impl GuardRules {
         let retention = plan::retention(policy, identity.kind);
         Self {
             of: GuardOf::PreviousSecret,
-            terms: terms(policy, lease, transaction, limit),
+            timing: timing(policy, lease, transaction, limit),
             on_doubt,
             transaction,
             retention,
-            tombstone: kept(policy, identity) - retention,
+            tombstone: kept_for(policy, identity) - retention,
         }
     }
 
-    pub(in crate::engine) fn of_equal_calls(
+    pub(super) fn of_equal_calls(
         policy: &Policy,
         transaction: bool,
         limit: Option<Duration>,
@@ -63,7 +62,7 @@ impl GuardRules {
         };
         Self {
             of: GuardOf::EqualCalls,
-            terms: terms(policy, lease, transaction, limit),
+            timing: timing(policy, lease, transaction, limit),
             on_doubt: OnDoubt::Fail,
             transaction,
             retention: policy.rotated_keys_window,
@@ -71,13 +70,13 @@ impl GuardRules {
         }
     }
 
-    /// Whether it has a mark, which tells it from the lease of an attempt that acted.
-    pub(super) fn has_mark(&self) -> bool {
+    /// Whether it has a witness, which tells it from the lease of an attempt that acted.
+    pub(super) fn has_witness(&self) -> bool {
         self.transaction && self.of == GuardOf::PreviousSecret
     }
 }
 
-fn terms(policy: &Policy, lease: Duration, transaction: bool, limit: Option<Duration>) -> Terms {
+fn timing(policy: &Policy, lease: Duration, transaction: bool, limit: Option<Duration>) -> Terms {
     // It must outlast any transaction that blocks its renewal.
     let lease = lease.max(limit.unwrap_or_default().saturating_mul(4));
     let heartbeat = if transaction {
@@ -102,7 +101,7 @@ mod tests {
         for limit in [None, Some(LIMIT)] {
             for transaction in [false, true] {
                 let Terms { lease, heartbeat } =
-                    GuardRules::of_equal_calls(&policy, transaction, limit).terms;
+                    GuardTerms::of_equal_calls(&policy, transaction, limit).timing;
                 // A transaction has no lease of its own, and one that blocks renewals ends in time.
                 let guarded = if transaction {
                     limit.unwrap_or_default() * 3
@@ -119,7 +118,7 @@ mod tests {
             lease: LIMIT,
             ..policy
         };
-        let terms = GuardRules::of_equal_calls(&short, true, Some(LIMIT)).terms;
+        let terms = GuardTerms::of_equal_calls(&short, true, Some(LIMIT)).timing;
         assert!(terms.lease > LIMIT * 3, "{terms:?}");
     }
 
@@ -127,10 +126,10 @@ mod tests {
     fn equal_calls_are_minded_for_their_window() {
         let policy = Policy::default();
         for transaction in [false, true] {
-            let rules = GuardRules::of_equal_calls(&policy, transaction, None);
-            assert_eq!(rules.retention, policy.rotated_keys_window);
-            assert_ne!(rules.retention, policy.retention);
-            assert!(!rules.has_mark());
+            let terms = GuardTerms::of_equal_calls(&policy, transaction, None);
+            assert_eq!(terms.retention, policy.rotated_keys_window);
+            assert_ne!(terms.retention, policy.retention);
+            assert!(!terms.has_witness());
         }
     }
 }

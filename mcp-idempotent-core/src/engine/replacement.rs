@@ -1,4 +1,4 @@
-//! What an application's earlier records were made under: its previous secret, or its previous name.
+//! The replacement of an application's secret, or of its name: what its earlier records were made under.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::{
 };
 
 /// What the application's earlier records were made under.
-pub(in crate::engine) struct Rotation {
-    pub(in crate::engine) application: Application,
-    pub(in crate::engine) secret: Option<Secret>,
+pub(super) struct Replacement {
+    pub(super) application: Application,
+    pub(super) secret: Option<Secret>,
     /// How long those records are kept.
-    pub(in crate::engine) period: Duration,
+    pub(super) period: Duration,
 }
 
 /// How long a call's record may still decide an answer.
-pub(super) fn kept(policy: &Policy, identity: &Identity) -> Duration {
+pub(super) fn kept_for(policy: &Policy, identity: &Identity) -> Duration {
     let retention = plan::retention(policy, identity.kind);
     match policy.on_expired {
         OnExpired::Refuse => retention.saturating_add(policy.tombstone),
@@ -28,14 +28,14 @@ pub(super) fn kept(policy: &Policy, identity: &Identity) -> Duration {
     }
 }
 
-impl Rotation {
+impl Replacement {
     /// Checks that the records of such a call have expired by the time the previous secret is dropped.
     ///
     /// # Errors
     ///
     /// They are kept for longer than the period, or the policy minds rotated keys, for which a call
     /// would need a second guard. The call is refused.
-    pub(in crate::engine) fn keeps(
+    pub(super) fn keeps(
         &self,
         tool: &str,
         policy: &Policy,
@@ -44,7 +44,7 @@ impl Rotation {
         if identity.equal.is_some() {
             return Err(refusal::rotated_keys_during_replacement(tool));
         }
-        let kept = kept(policy, identity);
+        let kept = kept_for(policy, identity);
         if kept <= self.period {
             return Ok(());
         }
