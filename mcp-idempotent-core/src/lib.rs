@@ -39,6 +39,7 @@ pub mod record;
 pub mod refusal;
 pub mod scope;
 pub mod store;
+mod sync;
 pub mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;

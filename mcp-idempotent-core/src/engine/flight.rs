@@ -2,18 +2,15 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, PoisonError, atomic::Ordering},
 };
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
 
 use crate::{
     fingerprint::{Fingerprint, RecordId, RecordMap},
     record::Record,
+    sync::{AtomicBool, Mutex, MutexGuard, oneshot},
 };
 
 /// Which round of a multi round-trip call this is: a digest of what the client sent back, `None`

@@ -7,23 +7,21 @@ use std::{
     future::Future,
     panic::AssertUnwindSafe,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
     time::Duration,
 };
 
 use futures_util::FutureExt as _;
-use tokio::{
-    runtime::Handle,
-    sync::Notify,
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::Instrument as _;
 
-use crate::{fingerprint::RecordId, policy::Policy, telemetry::ObservedCall};
+use crate::{
+    fingerprint::RecordId,
+    policy::Policy,
+    sync::{AtomicBool, Handle, Notify},
+    telemetry::ObservedCall,
+};
 
 tokio::task_local! {
     /// The records whose handlers run in this task. A call that would wait for itself is refused.

@@ -1,18 +1,18 @@
 //! A transaction that a handler begins halfway through, after its outside call.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex},
-};
+use std::{fmt, sync::Arc};
 
 use futures_util::future::BoxFuture;
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     handler::{Interrupted, StopSignal, TimeLimit},
     lent::{Borrowed, Closed, Lent, lock},
 };
-use crate::store::{CallInfo, Claimed, End, Ended, StoreError, StoreErrorKind, TransactionStore};
+use crate::{
+    store::{CallInfo, Claimed, End, Ended, StoreError, StoreErrorKind, TransactionStore},
+    sync::{Mutex, Notify},
+};
 
 /// Why a handler could not get a transaction in addition to its outside call.
 #[derive(Debug)]

@@ -5,10 +5,13 @@ use std::{
     fmt,
     future::Future,
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, PoisonError},
 };
 
-use crate::store::TransactionStore;
+use crate::{
+    store::TransactionStore,
+    sync::{Mutex, MutexGuard},
+};
 
 tokio::task_local! {
     /// The [`Lent`] of the call that this task runs, for a store of any type, or nothing.
