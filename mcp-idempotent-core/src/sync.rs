@@ -3,7 +3,10 @@
 //! These are only names. `tests/schedule` compiles those files once more, where the same names stand for
 //! types whose every use is a point at which another task may go on.
 
-pub(crate) use std::sync::{Mutex, MutexGuard, atomic::AtomicBool};
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicUsize},
+};
 
 pub(crate) use tokio::{
     runtime::Handle,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::{
     fingerprint::{Fingerprint, RecordId, RecordMap},
     record::Record,
-    sync::{AtomicBool, Mutex, MutexGuard, oneshot},
+    sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, oneshot},
 };
 
 /// Which round of a multi round-trip call this is: a digest of what the client sent back, `None`
@@ -34,7 +34,7 @@ const SUCCESSIONS: u8 = 2;
 pub(super) struct Flights {
     shards: [Mutex<RecordMap<Flight>>; SHARDS],
     limits: WaiterLimits,
-    waiting: Arc<()>,
+    waiting: Arc<AtomicUsize>,
 }
 
 struct Flight {
@@ -72,7 +72,28 @@ pub(super) enum Entry {
 /// A place in the queue. Dropping it leaves the queue.
 pub(super) struct Waiting {
     pub(super) wake: oneshot::Receiver<Wake>,
-    _counted: Arc<()>,
+    _counted: Counted,
+}
+
+/// One of the calls that wait in this process. Dropping it makes room for another.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    /// Counts one more, unless `most` are counted. Calls of other records may come at the same time.
+    fn below(most: usize, waiting: &Arc<AtomicUsize>) -> Option<Self> {
+        waiting
+            .try_update(Ordering::AcqRel, Ordering::Acquire, |count| {
+                (count < most).then_some(count + 1)
+            })
+            .ok()?;
+        Some(Self(Arc::clone(waiting)))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 pub(super) enum Wake {
@@ -95,7 +116,7 @@ impl Flights {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             limits,
-            waiting: Arc::new(()),
+            waiting: Arc::default(),
         }
     }
 
@@ -127,11 +148,12 @@ impl Flights {
         if flight.queue.len() >= self.limits.per_key {
             flight.queue.retain(|waiter| !waiter.wake.is_closed());
         }
-        if flight.queue.len() >= self.limits.per_key
-            || Arc::strong_count(&self.waiting) > self.limits.per_process
-        {
+        if flight.queue.len() >= self.limits.per_key {
             return Entry::Full;
         }
+        let Some(counted) = Counted::below(self.limits.per_process, &self.waiting) else {
+            return Entry::Full;
+        };
         let (wake, woken) = oneshot::channel();
         flight.queue.push_back(Waiter {
             fingerprint: entrant.fingerprint,
@@ -141,13 +163,13 @@ impl Flights {
         });
         Entry::Wait(Waiting {
             wake: woken,
-            _counted: Arc::clone(&self.waiting),
+            _counted: counted,
         })
     }
 
     /// How many calls are waiting, over all keys.
     pub(super) fn waiting(&self) -> usize {
-        Arc::strong_count(&self.waiting) - 1
+        self.waiting.load(Ordering::Acquire)
     }
 
     /// Whether a call of this record is known to be running.

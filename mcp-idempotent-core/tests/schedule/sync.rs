@@ -12,7 +12,7 @@ use std::{
     thread::panicking,
 };
 
-pub(crate) use shuttle::sync::atomic::AtomicBool;
+pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicUsize};
 use shuttle::{
     current::{TaskId, me},
     future::block_on,

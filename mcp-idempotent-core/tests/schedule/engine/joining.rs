@@ -395,6 +395,28 @@ fn another_call_under_the_key_of_a_running_one_never_waits_for_it() {
 }
 
 #[test]
+fn no_more_calls_wait_than_the_process_may_have() {
+    schedules::all(|| {
+        let site = Site::with_limits(&[], 8, 1);
+        let calls = [ticket(1, 1), ticket(2, 1)];
+        let leaders = calls.map(|call| leading(&site, call));
+        let others = calls.map(|call| {
+            let site = Arc::clone(&site);
+            thread::spawn(move || match site.flights.enter(call) {
+                Entry::Wait(waiting) => Some(waiting),
+                Entry::Full => None,
+                _ => panic!("two calls lead"),
+            })
+        });
+        let waiting = others.map(|other| other.join().unwrap());
+        assert_eq!(waiting.iter().flatten().count(), 1);
+        assert_eq!(site.flights.waiting(), 1);
+        drop((waiting, leaders));
+        site.assert_nothing_is_left(&calls);
+    });
+}
+
+#[test]
 fn the_place_of_a_call_that_has_left_is_free() {
     schedules::all(|| {
         let site = Site::with_limits(&[], 1, 1);
