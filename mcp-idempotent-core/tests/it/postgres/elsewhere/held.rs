@@ -1,11 +1,12 @@
 //! While a transaction of another driver holds the record that it completes, and right after it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use mcp_idempotent_core::{LeaseHandle, NotCurrent, ResultKind};
+use sqlx::Executor as _;
 use tokio::sync::oneshot;
 
-use super::{another, commits, never, replayed, server, writes};
+use super::{ASK_AGAIN, another, commits, completion, never, replayed, run, server, writes};
 use crate::{
     engine::{Reply, own, succeed},
     postgres::database::Database,
@@ -99,4 +100,76 @@ async fn a_handler_that_goes_on_after_its_commit_has_not_lost_its_lease() {
         succeed("once").await
     };
     assert_eq!(server.call_handled("key", handler).await, own("once"));
+}
+
+/// The row is as it was before the wait, so Postgres does not look at its condition again.
+#[tokio::test]
+async fn a_completion_that_waits_past_its_lease_commits_nothing() {
+    let (database, server) = server(|policy| policy.lease = Duration::from_secs(1)).await;
+    let mut refused = None;
+    let handler = async |handle: LeaseHandle| {
+        let statement = completion(&handle, "late");
+        let mut holder = database.outside.begin().await.unwrap();
+        let held = database.sql("SELECT 1 FROM {s}.records FOR UPDATE");
+        holder.execute(sqlx::raw_sql(held)).await.unwrap();
+        let mut transaction = database.pool.begin().await.unwrap();
+        database.write(&mut transaction, "late").await;
+        let (ended, ()) = tokio::join!(run(&mut transaction, &statement), async {
+            database.until(&waiting(&database, 1)).await;
+            database.until(LAPSED).await;
+            holder.rollback().await.unwrap();
+        });
+        refused = ended.err();
+        // It pays no attention, and reports success.
+        transaction.commit().await.unwrap();
+        succeed("late").await
+    };
+    assert_eq!(server.call_handled("key", handler).await, ASK_AGAIN);
+    let refused = refused.expect("the completion of a lease that has ended");
+    assert!(
+        refused.to_string().contains("has lost its lease"),
+        "{refused}"
+    );
+    assert!(database.effects().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_attempt_commits_nothing_while_another_one_runs_that_took_over() {
+    let (database, server) = server(|_| {}).await;
+    let mut refused = None;
+    let late = async |handle: LeaseHandle| {
+        database
+            .execute("UPDATE {s}.records SET lease_until = clock_timestamp() WHERE state = 0")
+            .await;
+        let (begins, begun) = oneshot::channel();
+        let (ends, ended) = oneshot::channel::<()>();
+        let takes_over = tokio::spawn({
+            let database = Arc::clone(&database);
+            async move {
+                let handler = async |handle: LeaseHandle| {
+                    begins.send(()).unwrap();
+                    ended.await.unwrap();
+                    commits(&database, &handle, "once").await;
+                    succeed("once").await
+                };
+                another(&database).call_handled("key", handler).await
+            }
+        });
+        begun.await.unwrap();
+        let mut transaction = database.outside.begin().await.unwrap();
+        database.write(&mut transaction, "late").await;
+        let tried = run(&mut transaction, &completion(&handle, "late")).await;
+        refused = tried.err();
+        transaction.commit().await.unwrap();
+        ends.send(()).unwrap();
+        assert_eq!(takes_over.await.unwrap(), own("once"));
+        succeed("late").await
+    };
+    assert_eq!(server.call_handled("key", late).await, ASK_AGAIN);
+    let refused = refused.expect("the completion of an attempt that was taken over");
+    assert!(
+        refused.to_string().contains("has lost its lease"),
+        "{refused}"
+    );
+    assert_eq!(database.effects().await, ["once"]);
 }
