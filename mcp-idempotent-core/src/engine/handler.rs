@@ -94,7 +94,7 @@ pub async fn bounded<T>(
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<StopSignal>);
 
-/// What a [`Stop`] shares.
+/// Tells any number of listeners, once, that it is time to stop.
 #[derive(Debug, Default)]
 pub(super) struct StopSignal {
     told: AtomicBool,
@@ -114,16 +114,22 @@ impl Stop {
 }
 
 impl StopSignal {
-    fn tell(&self) {
-        self.told.store(true, Ordering::Release);
+    /// Returns whether nobody had told them before.
+    pub(super) fn tell(&self) -> bool {
+        let is_first = !self.told.swap(true, Ordering::AcqRel);
         self.now.notify_waiters();
+        is_first
+    }
+
+    pub(super) fn is_told(&self) -> bool {
+        self.told.load(Ordering::Acquire)
     }
 
     pub(super) async fn told(&self) {
         // Listen before looking, so that no change in between is missed.
         let mut now = std::pin::pin!(self.now.notified());
         now.as_mut().enable();
-        if !self.told.load(Ordering::Acquire) {
+        if !self.is_told() {
             now.await;
         }
     }

@@ -11,13 +11,10 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use tokio::{
-    sync::Notify,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    engine::{late_transaction::LateTransaction, lent::lock},
+    engine::{handler::StopSignal, late_transaction::LateTransaction, lent::lock},
     fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
     scope::Application,
     store::{
@@ -134,8 +131,7 @@ pub(super) enum Renewed {
 /// attempt.
 #[derive(Default)]
 struct Course {
-    lost: AtomicBool,
-    lost_now: Notify,
+    lost: StopSignal,
     /// The handler has returned, so a lost lease is no longer reported.
     returned: AtomicBool,
     transaction: LateTransaction,
@@ -290,16 +286,11 @@ impl<S: LeaseStore + ?Sized> Held<S> {
 
     /// Resolves when the attempt is lost.
     pub(in crate::engine) async fn lost(&self) {
-        // Listen before looking, so that no change in between is missed.
-        let mut lost = std::pin::pin!(self.course.lost_now.notified());
-        lost.as_mut().enable();
-        if !self.is_lost() {
-            lost.await;
-        }
+        self.course.lost.told().await;
     }
 
     pub(super) fn is_lost(&self) -> bool {
-        self.course.lost.load(Ordering::Acquire)
+        self.course.lost.is_told()
     }
 
     pub(super) fn lose(&self, why: &'static str) {
@@ -307,8 +298,7 @@ impl<S: LeaseStore + ?Sized> Held<S> {
         if self.has_returned() {
             return;
         }
-        if !self.course.lost.swap(true, Ordering::AcqRel) {
-            self.course.lost_now.notify_waiters();
+        if self.course.lost.tell() {
             self.count(telemetry::lease_lost);
             tracing::error!(
                 tool = &*self.call.tool,
