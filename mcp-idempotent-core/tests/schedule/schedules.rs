@@ -9,7 +9,7 @@ use shuttle::{
 const MOST: usize = 150_000;
 
 /// How many are tried where they are too many.
-const MANY: usize = 10_000;
+const MANY: usize = 6_000;
 
 /// Always the same schedules, so that a test that passes does so again. shuttle takes another seed from
 /// `SHUTTLE_RANDOM_SEED`.
