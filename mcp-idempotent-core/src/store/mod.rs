@@ -21,7 +21,10 @@
 //!    exactly that token and its lease has not ended. Otherwise they answer [`LeaseEnd::Fenced`]
 //!    ([`Ended::Fenced`]) and change nothing.
 //! 5. **A lapsed lease is in doubt.** It is reported as [`RecordState::InDoubt`] and is never
-//!    claimed anew. Only [`Store::take_over`] makes it run again. It is kept for
+//!    claimed anew. A result that was written in time and whose commit outlasts the lease is no
+//!    lapse: until the commit has ended, the record is in progress, and
+//!    [`Store::complete`] fails rather than call the attempt fenced.
+//!    Only [`Store::take_over`] makes a call in doubt run again. It is kept for
 //!    [`Claim::in_doubt_retention`] from the end of its lease. After that it is absent, like any
 //!    expired record.
 //! 6. **Record and effect are one.** [`TransactionStore::end`] with [`End::Commit`] makes the

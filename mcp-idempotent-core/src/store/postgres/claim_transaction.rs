@@ -226,20 +226,31 @@ pub(super) async fn follow_up<'s, T>(
     }
     let lock = tries.store.inner.locks.of_call(claim);
     let halves = lock.map(|half| Argument::Integer(half.cast_unsigned().into()));
-    let looked = tries.run(session, Purpose::Read, |batch, _| {
-        let batch = look_up(batch.steps([Step::RollBack]));
-        match raised {
-            Raised::KeyIsHeld => batch.call(Step::Rival, &halves),
-            _ => batch,
+    let mut has_looked = false;
+    let (session, answer) = loop {
+        let looked = tries.run(session, Purpose::Read, |batch, _| {
+            let batch = look_up(match has_looked {
+                true => batch,
+                false => batch.steps([Step::RollBack]),
+            });
+            match raised {
+                Raised::KeyIsHeld => batch.call(Step::Rival, &halves),
+                _ => batch,
+            }
+        });
+        let answer;
+        (session, answer) = looked.await?.through();
+        let Some(row) = answer.row(Step::LookUp) else {
+            break (session, answer);
+        };
+        let stored = Stored::read(row).map_err(|error| tries.failed(error))?;
+        if has_looked || !stored.may_be_ending() {
+            session.release();
+            return Ok(FollowUp::Answer(Claimed::Found(stored.record)));
         }
-    });
-    let (session, answer) = looked.await?.through();
+        has_looked = true;
+    };
     let failed = |error| tries.failed(error);
-    if let Some(row) = answer.row(Step::LookUp) {
-        let stored = Stored::read(row).map_err(failed)?;
-        session.release();
-        return Ok(FollowUp::Answer(Claimed::Found(stored.record)));
-    }
     if raised == Raised::RecordExists {
         return Ok(FollowUp::Again(session));
     }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     record::Timestamp,
-    store::{Completion, Lease, LeaseEnd, StoreError},
+    store::{Completion, Lease, LeaseEnd, StoreError, StoreErrorKind},
 };
 
 const CHANGING: &str = "the lease could not be changed";
@@ -151,6 +151,7 @@ async fn change(
     let (session, at) = match (answer.row(step), step) {
         // The engine repeats a completion, so an earlier one may have done the work.
         (None, Step::Complete | Step::CompleteBoth) => {
+            let session = until_not_ending(&mut tries, session, &arguments[..2]).await?;
             done_before(&mut tries, session, Step::CompletedAs, &arguments[..3]).await?
         }
         (None, Step::Abandon | Step::Keep) if tries.may_be_committed => {
@@ -161,6 +162,29 @@ async fn change(
     session.release();
     let at = at.map_err(|error| tries.failed(error))?;
     Ok(at.map_or(LeaseEnd::Fenced, LeaseEnd::Done))
+}
+
+/// An earlier try that wrote the result in time may still wait for its COMMIT. Until that has ended, nobody can say
+/// that the attempt is fenced. Once it has, the next statement sees what came of it.
+async fn until_not_ending(
+    tries: &mut Tries<'_>,
+    session: Session,
+    attempt: &[Argument<'_>],
+) -> Result<Session, StoreError> {
+    let asked = tries.run(session, Purpose::Read, |batch, _| {
+        batch.call(Step::Ending, attempt)
+    });
+    let (session, answer) = asked.await?.through();
+    let row = answer.row(Step::Ending);
+    let is_ending = row.map(|row| row.try_get(0)).transpose();
+    if is_ending.map_err(|error| tries.failed(error))? != Some(true) {
+        return Ok(session);
+    }
+    session.release();
+    Err(StoreError::new(
+        StoreErrorKind::Busy,
+        format!("{CHANGING}: a change of it waits for its COMMIT"),
+    ))
 }
 
 /// Finds out when a statement whose answer was lost did its work: the record is as the statement

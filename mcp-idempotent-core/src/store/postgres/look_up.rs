@@ -54,7 +54,8 @@ pub(super) enum Room {
     Make,
 }
 
-/// Looks up a record in one round trip, on a connection outside any transaction.
+/// Looks up a record in one round trip, on a connection outside any transaction. A record in doubt takes a
+/// second one: see [`Stored::may_be_ending`].
 pub(super) async fn look_up_on(
     tries: &mut Tries<'_>,
     session: Session,
@@ -64,6 +65,22 @@ pub(super) async fn look_up_on(
     let store = tries.store;
     // A serializable look-up would take part in other calls' conflicts.
     let in_transaction = room == Room::Make || store.is_serializable();
+    let (session, found) = look_once(tries, session, claim, room, in_transaction).await?;
+    match found {
+        Some(found) if found.may_be_ending() => {
+            Box::pin(look_once(tries, session, claim, room, in_transaction)).await
+        }
+        found => Ok((session, found)),
+    }
+}
+
+async fn look_once(
+    tries: &mut Tries<'_>,
+    session: Session,
+    claim: &Claim,
+    room: Room,
+    in_transaction: bool,
+) -> Result<(Session, Option<Stored>), StoreError> {
     let record = Argument::record(claim);
     let looked = tries.run(session, Purpose::Read, |batch, _| match room {
         Room::Make => batch
@@ -90,6 +107,13 @@ pub(super) struct Stored {
 }
 
 impl Stored {
+    /// Whether the statement that read this may have missed the end of its attempt: an end that was written
+    /// before the lease's, and whose COMMIT came only just now. Nothing can have been written since, so the
+    /// next statement sees how it is.
+    pub(super) const fn may_be_ending(&self) -> bool {
+        matches!(self.record.state, RecordState::InDoubt { .. })
+    }
+
     pub(super) fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
         let fingerprint = bytea(row, 0)?
             .and_then(|stored| Fingerprint::from_stored(&stored))

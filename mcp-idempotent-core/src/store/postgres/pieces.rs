@@ -13,6 +13,7 @@ pub(super) const PARTS: &[(&str, &str, &str)] = &[
     ("{try_locks}", part!("try_locks"), ""),
     ("{status}", part!("status"), ""),
     ("{record}", part!("record"), ""),
+    ("{is_being_changed}", part!("is_being_changed"), ""),
     ("{held}", part!("held"), ""),
     ("{resolvable}", part!("resolvable"), ""),
     ("{resolved}", part!("resolved"), ""),

@@ -83,6 +83,7 @@ steps! {
         Durably = "durably",
         EndedAs = "ended_as",
         CompletedAs = "completed_as",
+        Ending = "ending",
         Completion = "completion",
         TryLock = "try_lock",
         Primary = "primary",

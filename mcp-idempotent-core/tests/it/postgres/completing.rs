@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use mcp_idempotent_core::{
     RecordState, Store, TransactionStore,
-    store::{Claim, End, Ended, Lease, LeaseEnd, StoreErrorKind, postgres::Isolation},
+    store::{Claim, Claimed, End, Ended, Lease, LeaseEnd, StoreErrorKind, postgres::Isolation},
 };
-use sqlx::Executor;
+use sqlx::{Executor, Postgres, Transaction};
 
 use super::{
     database::{Database, begin_unclaimed, claim, lease, result, text_of, unique},
@@ -82,17 +82,19 @@ async fn while_the_lost_session_lives_the_outcome_of_a_completion_is_unknown() {
     assert!(matches!(ended, Ended::Unknown(_)), "{ended:?}");
 }
 
-/// As behind a standby that is slow to confirm: the commit is under way, and not visible yet.
-#[tokio::test]
-async fn a_commit_that_takes_its_time_is_waited_for() {
-    let (proxy, database) = through_a_proxy(LONG).await;
+/// One of those whose commit the gate holds up.
+const A_COMMIT_WAITS: &str = "SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' \
+     AND NOT granted AND mode = 'ShareLock' AND objid = hashtext('{s}')::oid";
+
+/// Whoever does this to a row commits when the transaction that is returned has ended, and not before.
+async fn commits_wait(database: &Database, what: &str) -> Transaction<'static, Postgres> {
     database
-        .execute(
-            "CREATE FUNCTION {s}.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-             PERFORM pg_advisory_xact_lock_shared(hashtext('{s}')); RETURN NULL; END $$; \
-             CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON {s}.effects DEFERRABLE \
-             INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {s}.wait()",
-        )
+        .execute(&format!(
+            "CREATE FUNCTION {{s}}.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             PERFORM pg_advisory_xact_lock_shared(hashtext('{{s}}')); RETURN NULL; END $$; \
+             CREATE CONSTRAINT TRIGGER wait AFTER {what} DEFERRABLE \
+             INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {{s}}.wait()"
+        ))
         .await;
     let mut gate = database.outside.begin().await.unwrap();
     gate.execute(sqlx::raw_sql(
@@ -100,6 +102,14 @@ async fn a_commit_that_takes_its_time_is_waited_for() {
     ))
     .await
     .unwrap();
+    gate
+}
+
+/// As behind a standby that is slow to confirm: the commit is under way, and not visible yet.
+#[tokio::test]
+async fn a_commit_that_takes_its_time_is_waited_for() {
+    let (proxy, database) = through_a_proxy(LONG).await;
+    let gate = commits_wait(&database, "INSERT ON {s}.effects").await;
     let claim = claim("key", "{}");
     let lease = lease(&database.store, &claim).await;
     proxy.cut_next_commit(Cut::WhileTheServerWorks);
@@ -107,18 +117,71 @@ async fn a_commit_that_takes_its_time_is_waited_for() {
         proxy.until_cut().await;
         // The record still says that the call is in progress; its lease lapses meanwhile, and
         // nobody gets past the commit.
-        database
-            .until(
-                "SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
-                 AND mode = 'ShareLock' AND objid = hashtext('{s}')::oid",
-            )
-            .await;
+        database.until(A_COMMIT_WAITS).await;
         let record = database.store.look_up(&claim).await.unwrap().unwrap();
         assert!(matches!(record.state, RecordState::InProgress { .. }));
         gate.rollback().await.unwrap();
     });
     assert!(matches!(ended, Ended::AsAsked(_)), "{ended:?}");
     assert_eq!(database.effects().await, ["once"]);
+}
+
+/// As on a disk that stands still: the result was written before the lease ended, and its commit takes
+/// longer.
+#[tokio::test]
+async fn a_completion_whose_commit_outlasts_the_lease_is_in_progress_and_never_in_doubt() {
+    let database = Database::new().await;
+    let gate = commits_wait(&database, "UPDATE ON {s}.records").await;
+    let mut claim = claim("key", "{}");
+    claim.lease = Duration::from_secs(2);
+    let lease = lease(&database.store, &claim).await;
+    let (ended, ()) = tokio::join!(database.store.complete(&lease, result("late")), async {
+        database.until(A_COMMIT_WAITS).await;
+        let lapsed = "SELECT lease_until <= clock_timestamp() FROM {s}.records";
+        database.until(lapsed).await;
+        for other in [
+            database.another_process(|store| store),
+            database.another_process(|store| store.with_prepared_statements(false)),
+        ] {
+            let record = other.look_up(&claim).await.unwrap().unwrap();
+            let is_in_progress = |state| matches!(state, RecordState::InProgress { .. });
+            assert!(is_in_progress(record.state), "{:?}", record.fingerprint);
+            match other.claim(&claim).await.unwrap() {
+                Claimed::Found(record) => assert!(is_in_progress(record.state)),
+                claimed => assert!(matches!(claimed, Claimed::InProgress), "{claimed:?}"),
+            }
+        }
+        gate.rollback().await.unwrap();
+    });
+    assert!(matches!(ended, Ok(LeaseEnd::Done(_))), "{ended:?}");
+    let record = database.store.look_up(&claim).await.unwrap().unwrap();
+    assert_eq!(text_of(&record), "late");
+}
+
+/// Its own process asks again, because its first answer was late.
+#[tokio::test]
+async fn a_completion_that_is_still_being_committed_is_not_called_fenced() {
+    let database = Database::new().await;
+    let gate = commits_wait(&database, "UPDATE ON {s}.records").await;
+    let mut claim = claim("key", "{}");
+    claim.lease = Duration::from_secs(2);
+    let lease = lease(&database.store, &claim).await;
+    let again = database.another_process(|store| store);
+    let (ended, ()) = tokio::join!(database.store.complete(&lease, result("late")), async {
+        database.until(A_COMMIT_WAITS).await;
+        let lapsed = "SELECT lease_until <= clock_timestamp() FROM {s}.records";
+        database.until(lapsed).await;
+        let ended = again.complete(&lease, result("late")).await;
+        let error = ended.expect_err("nobody can know yet");
+        assert_eq!(error.kind(), StoreErrorKind::Busy, "{error}");
+        assert!(error.is_transient(), "{error}");
+        gate.rollback().await.unwrap();
+    });
+    assert!(matches!(ended, Ok(LeaseEnd::Done(_))), "{ended:?}");
+    let ended = again.complete(&lease, result("late")).await;
+    assert!(matches!(ended, Ok(LeaseEnd::Done(_))), "{ended:?}");
+    let ended = again.complete(&lease, result("other")).await;
+    assert!(matches!(ended, Ok(LeaseEnd::Fenced)), "{ended:?}");
 }
 
 /// `change` is made by somebody who holds the record while the completion comes.

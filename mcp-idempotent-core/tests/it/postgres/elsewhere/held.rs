@@ -26,6 +26,17 @@ fn waiting(database: &Database, sessions: u32) -> String {
     )
 }
 
+/// Whether a session of the store has looked the record up since the lease ended.
+fn looked_up(database: &Database) -> String {
+    let options = database.pool.connect_options();
+    let name = options.get_application_name().unwrap();
+    format!(
+        "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = '{name}' \
+         AND query LIKE '%\\_look\\_up(%' \
+         AND query_start > (SELECT max(lease_until) FROM {{s}}.records)"
+    )
+}
+
 #[tokio::test]
 async fn a_commit_that_is_still_under_way_is_waited_for() {
     for kind in [
@@ -78,7 +89,10 @@ async fn nobody_takes_a_call_over_while_its_transaction_holds_the_record() {
             let other = another(&database);
             async move { other.call_handled("key", never).await }
         });
-        database.until(&waiting(&database, 1)).await;
+        // It finds the call in progress, and does not even try to take it over.
+        database.until(&looked_up(&database)).await;
+        database.until(&waiting(&database, 0)).await;
+        assert!(!comes.is_finished());
         transaction.commit().await.unwrap();
         let answer = comes.await.unwrap();
         assert_eq!(answer, replayed("once"));
