@@ -14,7 +14,7 @@ use shuttle::{
     thread,
 };
 
-use super::flight::{Entry, Flights, Leader, Ticket, WaiterLimits, Waiting, Wake};
+use super::flight::{Entrant, Entry, Flights, Leader, WaiterLimits, Waiting, Wake};
 use crate::{
     fingerprint::{Fingerprint, RecordId},
     record::Record,
@@ -66,10 +66,10 @@ struct Key {
     stored: Mutex<Option<Record>>,
 }
 
-fn ticket(record: u8, call: u8) -> Ticket {
+fn entrant(record: u8, call: u8) -> Entrant {
     let mut stored = [1; Fingerprint::STORED_LENGTH];
     stored[1] = call;
-    Ticket {
+    Entrant {
         id: RecordId::from_bytes([record; 32]),
         fingerprint: Fingerprint::from_stored(&stored).unwrap(),
         round: None,
@@ -77,12 +77,12 @@ fn ticket(record: u8, call: u8) -> Ticket {
     }
 }
 
-fn record(ticket: Ticket, run: i64) -> Record {
+fn record(entrant: Entrant, run: i64) -> Record {
     let state = RecordState::Completed {
         response: None,
         at: Timestamp::from_micros(run),
     };
-    Record::new(ticket.fingerprint, state)
+    Record::new(entrant.fingerprint, state)
 }
 
 fn run_of(record: &Record) -> i64 {
@@ -110,26 +110,26 @@ impl Site {
         })
     }
 
-    fn call(&self, ticket: Ticket) -> Seen {
-        match self.flights.enter(ticket) {
-            Entry::Lead(leader) => self.lead(leader, ticket),
-            Entry::Wait(waiting) => self.wait(waiting, ticket),
+    fn call(&self, entrant: Entrant) -> Seen {
+        match self.flights.enter(entrant) {
+            Entry::Lead(leader) => self.lead(leader, entrant),
+            Entry::Wait(waiting) => self.wait(waiting, entrant),
             Entry::Conflict => Seen::Conflict,
             Entry::InProgress => Seen::InProgress,
             Entry::Full => Seen::Full,
         }
     }
 
-    fn wait(&self, mut waiting: Waiting, ticket: Ticket) -> Seen {
+    fn wait(&self, mut waiting: Waiting, entrant: Entrant) -> Seen {
         let woken = block_on(&mut waiting.wake);
         drop(waiting);
         let woken = woken.expect("nobody forgets a call that waits");
-        self.wake(woken, ticket)
+        self.wake(woken, entrant)
     }
 
-    fn wake(&self, woken: Wake, ticket: Ticket) -> Seen {
+    fn wake(&self, woken: Wake, entrant: Entrant) -> Seen {
         match woken {
-            Wake::Lead(leader) => self.lead(leader, ticket),
+            Wake::Lead(leader) => self.lead(leader, entrant),
             Wake::Record(record) => Seen::Result(run_of(&record)),
             Wake::InputRequired(_) => Seen::Input,
             Wake::Conflict => Seen::Conflict,
@@ -149,8 +149,8 @@ impl Site {
     }
 
     /// Claims, and so finds the record if there is one, or runs.
-    fn lead(&self, mut leader: Leader, ticket: Ticket) -> Seen {
-        let key = &self.keys[usize::from(ticket.id.as_bytes()[0])];
+    fn lead(&self, mut leader: Leader, entrant: Entrant) -> Seen {
+        let key = &self.keys[usize::from(entrant.id.as_bytes()[0])];
         assert_eq!(key.leading.fetch_add(1, SeqCst), 0, "two calls lead");
         let found = key.stored.lock().unwrap().clone();
         if let Some(found) = found {
@@ -162,7 +162,7 @@ impl Site {
         leader.running();
         assert_eq!(key.leading.fetch_sub(1, SeqCst), 1, "two calls lead");
         let end = self.ends.get(run).copied().unwrap_or(End::Record);
-        let own = record(ticket, i64::try_from(run).unwrap());
+        let own = record(entrant, i64::try_from(run).unwrap());
         match end {
             End::Record => {
                 *key.stored.lock().unwrap() = Some(own.clone());
@@ -173,7 +173,7 @@ impl Site {
             End::IsDropped => drop(leader),
             End::Resigns => {
                 leader.resign();
-                leader.share(&record(ticket, LATE));
+                leader.share(&record(entrant, LATE));
             }
             End::AsksForInput => leader.input_required(&Bytes::from_static(b"?")),
         }
@@ -185,14 +185,14 @@ impl Site {
     }
 
     /// Every call has ended, and none is remembered.
-    fn assert_nothing_is_left(&self, tickets: &[Ticket]) {
+    fn assert_nothing_is_left(&self, tickets: &[Entrant]) {
         assert_eq!(
             self.flights.waiting(),
             0,
             "calls are counted that have ended"
         );
-        for ticket in tickets {
-            let entry = self.flights.enter(*ticket);
+        for entrant in tickets {
+            let entry = self.flights.enter(*entrant);
             assert!(
                 matches!(entry, Entry::Lead(_)),
                 "a call is remembered that has ended"
@@ -225,10 +225,10 @@ impl Site {
 }
 
 /// Makes these calls at the same time.
-fn at_once(site: &Arc<Site>, tickets: &[Ticket]) -> Vec<Seen> {
-    let start = |ticket: &Ticket| {
-        let (site, ticket) = (Arc::clone(site), *ticket);
-        thread::spawn(move || site.call(ticket))
+fn at_once(site: &Arc<Site>, tickets: &[Entrant]) -> Vec<Seen> {
+    let start = |entrant: &Entrant| {
+        let (site, entrant) = (Arc::clone(site), *entrant);
+        thread::spawn(move || site.call(entrant))
     };
     let calls: Vec<_> = tickets.iter().map(start).collect();
     let seen = calls
@@ -244,15 +244,15 @@ fn count(all: &[Seen], seen: Seen) -> usize {
     all.iter().filter(|it| **it == seen).count()
 }
 
-fn queued(site: &Site, ticket: Ticket) -> Waiting {
-    match site.flights.enter(ticket) {
+fn queued(site: &Site, entrant: Entrant) -> Waiting {
+    match site.flights.enter(entrant) {
         Entry::Wait(waiting) => waiting,
         _ => panic!("it does not wait"),
     }
 }
 
-fn leading(site: &Site, ticket: Ticket) -> Leader {
-    match site.flights.enter(ticket) {
+fn leading(site: &Site, entrant: Entrant) -> Leader {
+    match site.flights.enter(entrant) {
         Entry::Lead(leader) => leader,
         _ => panic!("it does not lead"),
     }
@@ -262,14 +262,14 @@ fn leading(site: &Site, ticket: Ticket) -> Leader {
 fn of_duplicates_one_runs_and_the_others_get_its_result() {
     schedules::all(|| {
         let site = Site::new(&[]);
-        let seen = at_once(&site, &[ticket(1, 1); 2]);
+        let seen = at_once(&site, &[entrant(1, 1); 2]);
         assert_eq!(count(&seen, Seen::Ran(End::Record)), 1);
         assert_eq!(count(&seen, Seen::Result(0)), 1);
         assert_eq!(site.runs(), 1);
     });
     schedules::many(|| {
         let site = Site::new(&[]);
-        let seen = at_once(&site, &[ticket(1, 1); 5]);
+        let seen = at_once(&site, &[entrant(1, 1); 5]);
         assert_eq!(count(&seen, Seen::Ran(End::Record)), 1);
         assert_eq!(count(&seen, Seen::Result(0)), 4);
     });
@@ -280,13 +280,13 @@ fn after_an_attempt_without_a_record_another_call_takes_over() {
     for end in [End::Fails, End::StepsDown, End::IsDropped, End::Resigns] {
         schedules::all(move || {
             let site = Site::new(&[end]);
-            let seen = at_once(&site, &[ticket(1, 1); 2]);
+            let seen = at_once(&site, &[entrant(1, 1); 2]);
             assert_eq!(count(&seen, Seen::Ran(end)), 1);
             assert_eq!(count(&seen, Seen::Ran(End::Record)), 1);
         });
         schedules::many(move || {
             let site = Site::new(&[end, end]);
-            let seen = at_once(&site, &[ticket(1, 1); 4]);
+            let seen = at_once(&site, &[entrant(1, 1); 4]);
             assert_eq!(count(&seen, Seen::Ran(end)), 2);
             assert_eq!(count(&seen, Seen::Ran(End::Record)), 1);
             assert_eq!(count(&seen, Seen::Result(2)), 1);
@@ -300,7 +300,7 @@ fn a_call_that_leaves_while_it_is_handed_the_lead_passes_it_on() {
         for looks in [false, true] {
             schedules::all(move || {
                 let site = Site::new(&[end]);
-                let call = ticket(1, 1);
+                let call = entrant(1, 1);
                 let leader = leading(&site, call);
                 let (leaving, waiting) = (queued(&site, call), queued(&site, call));
                 let leads = thread::spawn({
@@ -325,7 +325,7 @@ fn calls_that_all_leave_leave_nothing_behind() {
     for end in [End::Record, End::Fails, End::IsDropped, End::AsksForInput] {
         schedules::all(move || {
             let site = Site::new(&[end]);
-            let call = ticket(1, 1);
+            let call = entrant(1, 1);
             let leader = leading(&site, call);
             let (first, second) = (queued(&site, call), queued(&site, call));
             let leads = thread::spawn({
@@ -348,7 +348,7 @@ fn calls_that_all_leave_leave_nothing_behind() {
 fn a_queue_gives_up_after_three_attempts_without_a_record_and_is_forgotten() {
     schedules::many(|| {
         let site = Site::new(&[End::Fails; 5]);
-        let call = ticket(1, 1);
+        let call = entrant(1, 1);
         let leader = leading(&site, call);
         let others = [(); 4].map(|()| {
             let (site, waiting) = (Arc::clone(&site), queued(&site, call));
@@ -366,7 +366,7 @@ fn a_queue_gives_up_after_three_attempts_without_a_record_and_is_forgotten() {
 fn input_is_asked_of_the_calls_of_one_round_and_the_others_have_their_turn() {
     schedules::many(|| {
         let site = Site::new(&[End::AsksForInput]);
-        let (first, mut second) = (ticket(1, 1), ticket(1, 1));
+        let (first, mut second) = (entrant(1, 1), entrant(1, 1));
         second.round = Some([2; 32]);
         let leader = leading(&site, first);
         let others: Vec<_> = [first, second]
@@ -387,7 +387,7 @@ fn input_is_asked_of_the_calls_of_one_round_and_the_others_have_their_turn() {
 fn another_call_under_the_key_of_a_running_one_never_waits_for_it() {
     schedules::all(|| {
         let site = Site::new(&[]);
-        let (first, other) = (ticket(1, 1), ticket(1, 2));
+        let (first, other) = (entrant(1, 1), entrant(1, 2));
         let seen = at_once(&site, &[first, other]);
         // The record that it is given is one of another call, which the engine takes for a conflict.
         let ran = count(&seen, Seen::Ran(End::Record));
@@ -400,7 +400,7 @@ fn another_call_under_the_key_of_a_running_one_never_waits_for_it() {
 fn no_more_calls_wait_than_the_process_may_have() {
     schedules::all(|| {
         let site = Site::with_limits(&[], 8, 1);
-        let calls = [ticket(1, 1), ticket(2, 1)];
+        let calls = [entrant(1, 1), entrant(2, 1)];
         let leaders = calls.map(|call| leading(&site, call));
         let others = calls.map(|call| {
             let site = Arc::clone(&site);
@@ -422,7 +422,7 @@ fn no_more_calls_wait_than_the_process_may_have() {
 fn the_place_of_a_call_that_has_left_is_free() {
     schedules::all(|| {
         let site = Site::with_limits(&[], 1, 1);
-        let call = ticket(1, 1);
+        let call = entrant(1, 1);
         let leader = leading(&site, call);
         let leaving = queued(&site, call);
         let leaves = thread::spawn({
@@ -461,7 +461,7 @@ fn whatever_becomes_of_calls_each_is_answered_and_none_is_remembered() {
         let site = Site::with_limits(&ends, 3, 4);
         let calls: Vec<_> = (0..5)
             .map(|_| {
-                let mut call = ticket(random.gen_range(1..3), random.gen_range(1..3));
+                let mut call = entrant(random.gen_range(1..3), random.gen_range(1..3));
                 call.round = random.gen_bool(0.3).then_some([1; 32]);
                 call.patient = random.gen_bool(0.8);
                 (call, random.gen_bool(0.3), random.gen_bool(0.5))

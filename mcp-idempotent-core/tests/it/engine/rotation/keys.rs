@@ -141,8 +141,12 @@ async fn a_copy_whose_lease_lapsed_is_made_again() {
     until(|| store.len() > records).await;
     tokio::time::advance(Policy::DEFAULT_LEASE).await;
     store.complete.set(Fault::None);
-    assert_eq!(second.await.unwrap(), replayed("one"));
-    // There is a record under this key, although the first try at it was fenced.
+    // It was fenced, so there is no record under this key yet, and the caller's time is over.
+    assert!(matches!(
+        second.await.unwrap(),
+        Outcome::Refused("idempotency_key_in_progress", ..)
+    ));
+    assert_eq!(server.call("b", succeed("two")).await, replayed("one"));
     pass(Policy::DEFAULT_WINDOW).await;
     assert_eq!(server.call("b", succeed("two")).await, replayed("one"));
     assert_eq!(server.executions(), 1);
