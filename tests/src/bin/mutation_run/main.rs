@@ -2,7 +2,7 @@
 //! each fail.
 //!
 //! ```text
-//! tests/run --with-services -- cargo run -p mcp-idempotent-tests --bin mutation-run -- [PART OF A NAME]
+//! tests/run --with-services -- cargo run -p mcp-idempotent-tests --bin mutation-run -- [PART OF A NAME]…
 //! ```
 
 use std::{
@@ -19,7 +19,7 @@ use mcp_idempotent_tests::mutation::{Mutation, Test, all};
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
-    let wanted = env::args().nth(1).unwrap_or_default();
+    let wanted: Vec<_> = env::args().skip(1).collect();
     match run(&wanted) {
         Ok(0) => ExitCode::SUCCESS,
         Ok(survived) => {
@@ -38,10 +38,15 @@ fn say(text: impl std::fmt::Display) {
     let _ = writeln!(stdout(), "{text}");
 }
 
-/// Runs those whose names contain this. Returns how many survived.
-fn run(wanted: &str) -> Result<usize, Failure> {
+/// Runs those whose names contain one of these, or all. Returns how many survived.
+fn run(wanted: &[String]) -> Result<usize, Failure> {
     let mut mutations = all()?;
-    mutations.retain(|mutation| mutation.name.contains(wanted));
+    mutations.retain(|mutation| {
+        wanted.is_empty() || wanted.iter().any(|part| mutation.name.contains(part))
+    });
+    if mutations.is_empty() {
+        return Err("no break has such a name".into());
+    }
     let tree = Tree::copy()?;
 
     let tests: BTreeSet<_> = mutations.iter().flat_map(|it| &it.tests).collect();
@@ -54,7 +59,14 @@ fn run(wanted: &str) -> Result<usize, Failure> {
     let mut survived = 0;
     for mutation in &mutations {
         let began = Instant::now();
-        let (passed, said) = tree.with(mutation)?;
+        let (passed, said) = match tree.with(mutation) {
+            Ok(ran) => ran,
+            Err(error) => {
+                survived += 1;
+                say(error);
+                continue;
+            }
+        };
         let seconds = began.elapsed().as_secs();
         let alive: Vec<_> = passed.iter().map(|test| &*test.name).collect();
         if alive.is_empty() {
@@ -76,7 +88,8 @@ fn run(wanted: &str) -> Result<usize, Failure> {
     Ok(survived)
 }
 
-/// A copy of the tree, with a target directory that it shares with the tree itself.
+/// A copy of the tree. It has a target directory of its own, because cargo takes what was built of a copy for what
+/// would be built of the tree: a break could be left there, or be passed over.
 struct Tree {
     root: PathBuf,
     target: PathBuf,
@@ -90,7 +103,8 @@ impl Tree {
             .join("..")
             .canonicalize()?;
         let target = env::var_os("CARGO_TARGET_DIR").map_or(origin.join("target"), PathBuf::from);
-        let root = target.join("mutations");
+        let home = target.join("mutations");
+        let (root, target) = (home.join("tree"), home.join("target"));
         let listed = Command::new("git")
             .args([
                 "ls-files",
