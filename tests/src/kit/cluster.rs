@@ -37,6 +37,8 @@ autovacuum = off
 #[derive(Debug)]
 pub struct Cluster {
     home: Home,
+    /// Where its log is, if it is not at home.
+    log_home: Option<Home>,
     port: u16,
 }
 
@@ -56,8 +58,22 @@ impl Cluster {
     ///
     /// As [`start`](Self::start).
     pub fn start_with(settings: &str) -> Self {
-        let home = Home::new("pg");
-        let mut cluster = Self { home, port: 0 };
+        Self::start_at(Home::new("pg"), None, settings)
+    }
+
+    /// As [`start_with`](Self::start_with), with its data in this directory. Its log is elsewhere: it goes
+    /// on where the file system is full, or loses what it was given.
+    pub fn start_in(directory: &Path, settings: &str) -> Self {
+        let home = Home::new_in(directory, "pg");
+        Self::start_at(home, Some(Home::new("pglog")), settings)
+    }
+
+    fn start_at(home: Home, log_home: Option<Home>, settings: &str) -> Self {
+        let mut cluster = Self {
+            home,
+            log_home,
+            port: 0,
+        };
         cluster.run(
             "initdb",
             &[
@@ -92,6 +108,7 @@ impl Cluster {
     pub fn standby(&self) -> Self {
         let mut standby = Self {
             home: Home::new("pg"),
+            log_home: None,
             port: 0,
         };
         self.run("pg_ctl", &["stop", "-w", "-m", "fast"]);
@@ -135,8 +152,92 @@ impl Cluster {
         self.run("pg_ctl", &["stop", "-w", "-m", "immediate"]);
     }
 
+    /// What the server has written about itself.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap()
+    }
+
+    fn log_file(&self) -> PathBuf {
+        let home = self.log_home.as_ref().unwrap_or(&self.home);
+        home.path().join("log")
+    }
+
+    pub fn is_running(&self) -> bool {
+        let mut status = self.command("pg_ctl", &["status"]);
+        status.status().unwrap().success()
+    }
+
+    /// Starts it if it has ended. It may end again while the cause lasts.
+    pub fn start_unless_running(&self) {
+        if !self.is_running() {
+            self.try_start();
+        }
+    }
+
+    /// All its processes stand still. Says whether they do.
+    pub fn freeze(&self) -> bool {
+        // The first one makes the others, so there are no new ones from here on.
+        let first = [self.server_process()];
+        signal("STOP", &first);
+        let stands = |process: &u32| state_of(*process).is_none_or(|state| state == 'T');
+        let first_stands = wait_until(|| first.iter().all(stands));
+        let all = self.processes();
+        signal("STOP", &all);
+        first_stands && wait_until(|| all.iter().all(stands))
+    }
+
+    /// SIGKILL of all its processes. Says whether they are gone.
+    pub fn kill(&self) -> bool {
+        let all = self.processes();
+        signal("KILL", &all);
+        wait_until(|| {
+            all.iter()
+                .all(|it| state_of(*it).is_none_or(|it| it == 'Z'))
+        })
+    }
+
+    /// As on a machine that comes back: the numbers of processes mean nothing any more.
+    pub fn start_after_crash(&self) {
+        let socket = format!(".s.PGSQL.{}.lock", self.port);
+        for name in ["postmaster.pid", &socket] {
+            // What was not flushed is not there.
+            drop(std::fs::remove_file(self.data().join(name)));
+        }
+        self.start_again();
+    }
+
+    fn server_process(&self) -> u32 {
+        let file = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap();
+        file.lines().next().unwrap().trim().parse().unwrap()
+    }
+
+    /// The server process, and those that it has made.
+    fn processes(&self) -> Vec<u32> {
+        let first = self.server_process();
+        let parent = format!("PPid:\t{first}\n");
+        let processes = std::fs::read_dir("/proc").unwrap();
+        let numbers = processes.filter_map(|it| it.ok()?.file_name().to_str()?.parse().ok());
+        let made = numbers.filter(|process: &u32| {
+            let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+            status.is_ok_and(|status| status.contains(&parent))
+        });
+        std::iter::once(first).chain(made).collect()
+    }
+
     pub fn start_again(&self) {
-        assert!(self.try_start(), "the server started before on this port");
+        let log = || {
+            self.log()
+                .lines()
+                .rev()
+                .take(8)
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        assert!(
+            self.try_start(),
+            "the server does not start; its log backwards:\n{}",
+            log()
+        );
     }
 
     /// Stops it in order.
@@ -168,7 +269,7 @@ impl Cluster {
     /// have to begin with the number of the process and a space.
     pub fn stop_counted(&self) -> Vec<String> {
         self.stop();
-        let log = std::fs::read_to_string(self.home.path().join("log")).unwrap();
+        let log = self.log();
         let sessions = log
             .lines()
             .filter(|line| line.contains("connection authorized"))
@@ -187,10 +288,9 @@ impl Cluster {
     }
 
     fn try_start_with(&self, arguments: &[&OsStr]) -> bool {
-        let log = self.home.path().join("log");
         let port = format!("-p {}", self.port);
         self.command("pg_ctl", &["start", "-w", "-t", "60", "-o", &port, "-l"])
-            .arg(log)
+            .arg(self.log_file())
             .args(arguments)
             .status()
             .unwrap()
@@ -220,6 +320,31 @@ impl Cluster {
         command.arg("-D").arg(self.data()).args(arguments);
         command
     }
+}
+
+/// In the letters of Linux; `None`: there is no such process.
+fn state_of(process: u32) -> Option<char> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let (_, state) = status.split_once("State:\t")?;
+    state.chars().next()
+}
+
+fn signal(name: &str, processes: &[u32]) {
+    let mut kill = Command::new("kill");
+    kill.arg(format!("-{name}"));
+    kill.args(processes.iter().map(u32::to_string));
+    // One of them may have ended by itself.
+    kill.stderr(Stdio::null()).status().unwrap();
+}
+
+fn wait_until(condition: impl Fn() -> bool) -> bool {
+    for _ in 0..2000 {
+        if condition() {
+            return true;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    false
 }
 
 impl Drop for Cluster {

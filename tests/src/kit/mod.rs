@@ -2,6 +2,7 @@
 //! because it depends on them, take a module of it by its path.
 
 pub mod cluster;
+pub mod disk;
 pub mod pooler;
 pub mod redis;
 pub mod relay;

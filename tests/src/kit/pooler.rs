@@ -11,6 +11,7 @@
 
 use std::{
     net::TcpStream,
+    os::unix::process::ExitStatusExt as _,
     process::{Child, Stdio},
     thread::sleep,
     time::Duration,
@@ -31,8 +32,9 @@ pub enum PoolMode {
 #[derive(Debug)]
 pub struct Pooler {
     child: Child,
+    program: String,
     port: u16,
-    _home: Home,
+    home: Home,
 }
 
 impl Pooler {
@@ -42,6 +44,22 @@ impl Pooler {
     ///
     /// There is no pgbouncer: the test fails, it is not left out.
     pub fn start(server: &PgConnectOptions, mode: PoolMode, sessions: u32) -> Self {
+        Self::start_with(server, mode, sessions, "")
+    }
+
+    /// As [`start`](Self::start); its sessions find unqualified names in this schema. The pooler cannot pass
+    /// on that a client asks for it.
+    pub fn start_in_schema(
+        server: &PgConnectOptions,
+        mode: PoolMode,
+        sessions: u32,
+        schema: &str,
+    ) -> Self {
+        let query = format!(" connect_query='SET search_path TO {schema}'");
+        Self::start_with(server, mode, sessions, &query)
+    }
+
+    fn start_with(server: &PgConnectOptions, mode: PoolMode, sessions: u32, more: &str) -> Self {
         let program = std::env::var("MCP_IDEMPOTENT_TEST_PGBOUNCER").unwrap_or_default();
         assert!(
             !program.is_empty(),
@@ -49,21 +67,35 @@ impl Pooler {
         );
         let home = Home::new("pgbouncer");
         let port = free_port();
-        home.write("pgbouncer.ini", &settings(server, mode, sessions, port));
-        let child = home
-            .command(program)
-            .arg("pgbouncer.ini")
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let settings = settings(server, mode, sessions, port, more);
+        home.write("pgbouncer.ini", &settings);
         let pooler = Self {
-            child,
+            child: spawn(&home, &program),
+            program,
             port,
-            _home: home,
+            home,
         };
+        pooler.wait();
+        pooler
+    }
+
+    /// SIGKILL. Says whether that is what it died of.
+    pub fn kill(&mut self) -> bool {
+        const SIGKILL: i32 = 9;
+        drop(self.child.kill());
+        self.child.wait().unwrap().signal() == Some(SIGKILL)
+    }
+
+    /// On the same port.
+    pub fn start_again(&mut self) {
+        self.child = spawn(&self.home, &self.program);
+        self.wait();
+    }
+
+    fn wait(&self) {
         for _ in 0..1000 {
-            if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                return pooler;
+            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+                return;
             }
             sleep(Duration::from_millis(10));
         }
@@ -76,7 +108,19 @@ impl Pooler {
     }
 }
 
-fn settings(server: &PgConnectOptions, mode: PoolMode, sessions: u32, port: u16) -> String {
+fn spawn(home: &Home, program: &str) -> Child {
+    let mut command = home.command(program);
+    command.arg("pgbouncer.ini").stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+fn settings(
+    server: &PgConnectOptions,
+    mode: PoolMode,
+    sessions: u32,
+    port: u16,
+    more: &str,
+) -> String {
     let (host, server_port, user) = (server.get_host(), server.get_port(), server.get_username());
     let password = match server.to_url_lossy().password() {
         Some(password) => format!(" password={password}"),
@@ -88,7 +132,7 @@ fn settings(server: &PgConnectOptions, mode: PoolMode, sessions: u32, port: u16)
     };
     format!(
         "[databases]
-* = host={host} port={server_port} user={user}{password}
+* = host={host} port={server_port} user={user}{password}{more}
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = {port}
@@ -96,7 +140,7 @@ unix_socket_dir =
 auth_type = any
 pool_mode = {mode}
 default_pool_size = {sessions}
-ignore_startup_parameters = extra_float_digits
+ignore_startup_parameters = extra_float_digits, options
 "
     )
 }

@@ -24,7 +24,12 @@ pub struct Home(TempDir);
 
 impl Home {
     pub fn new(prefix: &str) -> Self {
-        let directory = TempDir::with_prefix(prefix).unwrap();
+        Self::new_in(&std::env::temp_dir(), prefix)
+    }
+
+    /// On a file system of one's own.
+    pub fn new_in(parent: &Path, prefix: &str) -> Self {
+        let directory = TempDir::with_prefix_in(prefix, parent).unwrap();
         if let Some((user, group)) = user() {
             chown(directory.path(), Some(user), Some(group)).unwrap();
         }

@@ -8,13 +8,23 @@ use tokio::task::block_in_place;
 use crate::{
     caller::at,
     random::Random,
-    row::{Fault, Mode},
+    row::{Fault, Full, Mode},
+    server::Secrets,
     site::{Base, PATIENCE, SHORT_LEASE, Site},
 };
 
-/// A fault of a relay is set before the calls are made.
-pub(crate) fn prepare(site: &Site, random: &mut Random) {
-    match site.row.fault {
+/// What is set before the calls are made.
+pub(crate) async fn prepare(site: &mut Site, random: &mut Random) {
+    let fault = site.row.fault;
+    match fault {
+        Fault::FailOver(_) | Fault::LosePower(_) | Fault::SlowFlush => {
+            site.postgres().prepare(fault).await;
+        }
+        Fault::Deploy => {
+            // Back to the first version, after an earlier round.
+            at(&site.places[0]).kill().await;
+            site.start_again().await;
+        }
         Fault::KillAtCommit => site.relay().cut_next_commit(Cut::Hold),
         Fault::LoseCommitAnswer => site.relay().cut_next_commit(Cut::AfterTheServer),
         Fault::LoseCommit => {
@@ -27,13 +37,23 @@ pub(crate) fn prepare(site: &Site, random: &mut Random) {
 }
 
 /// Calls stand where they should, or the relay is set. Says whether the fault happened.
-pub(crate) async fn happen(site: &mut Site, others: impl AsyncFnOnce()) -> bool {
+pub(crate) async fn happen(
+    site: &mut Site,
+    random: &mut Random,
+    others: impl AsyncFnOnce(),
+    let_go: impl Fn(),
+) -> bool {
     let first = at(&site.places[0]);
     match site.row.fault {
-        Fault::Racers | Fault::Within(_) => true,
+        Fault::Racers | Fault::TwoSecrets | Fault::Within(_) => true,
         Fault::Kill(_) => {
             let died = first.kill().await;
             site.start_again().await;
+            died
+        }
+        Fault::Deploy => {
+            let died = first.kill().await;
+            site.start_again_with(Secrets::Both).await;
             died
         }
         Fault::HangUp => {
@@ -64,6 +84,53 @@ pub(crate) async fn happen(site: &mut Site, others: impl AsyncFnOnce()) -> bool 
         Fault::StopCluster => {
             site.restart_cluster();
             true
+        }
+        Fault::FailOver(_) => site.postgres().fail_over().await,
+        Fault::LosePower(_) => block_in_place(|| site.postgres().lose_power()),
+        Fault::Fill(Full::Effect | Full::Record) => {
+            let postgres = site.postgres();
+            let before = postgres.refusals();
+            block_in_place(|| postgres.disk().fill());
+            let_go();
+            let was_full = until(|| postgres.refusals() > before).await;
+            // A lease may end meanwhile, or not.
+            let longer = random.one_of(&[PATIENCE / 2, SHORT_LEASE + PATIENCE / 2]);
+            tokio::time::sleep(longer).await;
+            postgres.make_room().await;
+            was_full
+        }
+        Fault::Fill(Full::Log) => {
+            let postgres = site.postgres();
+            let was_full = postgres.fill_for_log().await;
+            tokio::time::sleep(PATIENCE / 4).await;
+            postgres.make_room().await;
+            was_full
+        }
+        Fault::SlowFlush => {
+            let_go();
+            site.postgres().is_slow()
+        }
+        Fault::StallDisk => {
+            let postgres = site.postgres();
+            let stalled = block_in_place(|| postgres.disk().stall());
+            let_go();
+            let mut waiting = 0;
+            let end = Instant::now() + PATIENCE + PATIENCE / 2;
+            while Instant::now() < end {
+                waiting = postgres.waiting_for_log().await.max(waiting);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            block_in_place(|| drop(stalled));
+            waiting > 0
+        }
+        Fault::KillPooler => {
+            let pooler = site.postgres().pooler.as_mut();
+            let pooler = pooler.expect("this row has a pooler");
+            block_in_place(|| {
+                let died = pooler.kill();
+                pooler.start_again();
+                died
+            })
         }
         Fault::CutDatabase => {
             let cut = site.relay().cut_clients() > 0;

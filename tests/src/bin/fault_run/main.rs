@@ -13,9 +13,11 @@
 
 mod caller;
 mod inject;
+mod installation;
 mod judge;
 mod link;
 mod matrix;
+mod mounts;
 mod random;
 mod round;
 mod row;
@@ -32,17 +34,25 @@ const USAGE: &str = "usage: fault-run short [--seed N] [--only WORDS]
        fault-run table STATE
        fault-run storm CALLS FAULTS
 
-short   each row of the matrix once
+short   each row of the matrix once, and of those that take long one for each fault;
+        with --only, whatever it names
 long    rows again and again until so many calls are made; goes on from what STATE has
 table   writes what STATE has into docs/guarantees.md
 storm   calls on Postgres under faults at random
 --only  rows whose name has these words: fault | transport | store | mode";
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words.as_slice() {
+    if let ["short" | "long", ..] = words.as_slice() {
+        mounts::be_alone();
+    }
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(begin(&words))
+}
+
+async fn begin(words: &[&str]) -> ExitCode {
+    match words {
         [server::SERVE, settings] => server::serve(settings).await,
         [storm::WORK, url] => storm::work(url).await,
         words => tokio::select! {

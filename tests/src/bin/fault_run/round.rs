@@ -9,7 +9,7 @@ use crate::{
     inject,
     judge::{self, Evidence},
     random::Random,
-    row::{Fault, Mode, Row},
+    row::{Fault, Full, Mode, Row},
     server::gone_on,
     site::Site,
 };
@@ -53,7 +53,7 @@ pub(crate) async fn run(site: &mut Site, number: u64, mut random: Random) -> Out
         told: HashMap::new(),
         asked: Vec::new(),
     };
-    let (landed, met, missed, probes) = if row.fault == Fault::Racers {
+    let (landed, met, missed, probes) = if row.fault.is_race() {
         let probes = round.race(&mut random).await;
         (true, 0, 0, probes)
     } else {
@@ -129,7 +129,7 @@ impl Round<'_> {
     /// it happened, how many calls it met, and how many had ended before.
     async fn fault(&mut self, random: &mut Random) -> (bool, u64, u64) {
         let fault = self.site.row.fault;
-        inject::prepare(self.site, random);
+        inject::prepare(self.site, random).await;
         let stopping = self.site.row.stopping();
         let first = match fault {
             Fault::Within(trouble) => First::Trouble(trouble.as_str()),
@@ -163,11 +163,22 @@ impl Round<'_> {
         let others = async || {
             inject::until(|| waiting.iter().all(|it| it.is_finished())).await;
         };
-        let landed = inject::happen(self.site, others).await;
-        for call in &self.calls {
-            let go = gone_on(&self.site.ledger, &call.effect());
-            std::fs::write(go, []).expect("our directory");
+        if fault.is_about_the_past() {
+            // Those that do not stop are answered before.
+            let answered = &self.asked[before..];
+            let past = |(call, _): &&(usize, Asked)| (stopping..CALLS).contains(call);
+            inject::until(|| answered.iter().filter(past).all(|(_, it)| it.is_finished())).await;
         }
+        let ledger = self.site.ledger.clone();
+        let calls = &self.calls;
+        let let_go = || {
+            for call in calls {
+                let go = gone_on(&ledger, &call.effect());
+                std::fs::write(go, []).expect("our directory");
+            }
+        };
+        let landed = inject::happen(self.site, random, others, let_go).await;
+        let_go();
         self.hear_all().await;
         if let Some(relay) = &at(&self.site.places[0]).callers {
             relay.come_up();
@@ -182,7 +193,7 @@ impl Round<'_> {
     fn seen_to_be_met(&self, stopping: usize) -> Option<usize> {
         let first = |call: usize| self.told[&call][0].first();
         match self.site.row.fault {
-            Fault::Within(_) => {
+            Fault::Within(_) | Fault::Fill(Full::Effect | Full::Record) => {
                 let failed = |call: &usize| !matches!(first(*call), Some(Told::Done { .. }));
                 Some((0..stopping).filter(failed).count())
             }
@@ -228,12 +239,13 @@ impl Round<'_> {
         let early = std::mem::take(&mut self.told);
         let runs = |call: &Call| self.site.ledger.runs(&call.effect());
         let early_runs: Vec<usize> = self.calls.iter().map(runs).collect();
-        for call in 0..CALLS {
-            for place in [0, 1] {
+        // One after the other, so that what the second is told came later.
+        for place in [0, 1] {
+            for call in 0..CALLS {
                 self.ask(call, place, First::Plain, Duration::ZERO);
             }
+            self.hear_all().await;
         }
-        self.hear_all().await;
         let late = std::mem::take(&mut self.told);
         for (n, call) in self.calls.iter().enumerate() {
             let replayed = late[&n].iter().flatten();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use mcp_idempotent_tests::{
-    database::{Database as _, Postgres, Sqlite, Stored, postgres_options, unique},
+    database::{Database as _, Sqlite, Stored, unique},
     kit::{cluster::Cluster, redis, relay::Relay},
     ledger::Ledger,
 };
@@ -15,9 +15,10 @@ use tokio::task::block_in_place;
 
 use crate::{
     caller::{Place, at},
+    installation::Installation,
     link::Server,
     row::{Fault, Mode, Row, StoreKind},
-    server::{Settings, planted},
+    server::{Secrets, Settings},
 };
 
 /// For how long a server waits for its store.
@@ -27,13 +28,7 @@ pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
 const LONG_LEASE: Duration = Duration::from_secs(60);
 
 pub(crate) enum Base {
-    Postgres {
-        database: Postgres,
-        /// Of its own, to be stopped.
-        cluster: Option<Cluster>,
-        /// In front of it, for the first process.
-        relay: Option<Relay>,
-    },
+    Postgres(Box<Installation>),
     Sqlite(Sqlite),
     Memory,
     Redis(redis::Server),
@@ -77,9 +72,21 @@ impl Site {
             },
             patience: PATIENCE,
             lease,
+            is_large: matches!(row.fault, Fault::Fill(_)),
+            secrets: match row.fault.has_two_secrets() {
+                true => Secrets::Old,
+                false => Secrets::None,
+            },
+        };
+        let first_settings = Settings {
+            secrets: match row.fault {
+                Fault::TwoSecrets => Secrets::Both,
+                _ => settings.secrets,
+            },
+            ..settings.clone()
         };
         let names = [unique("fault"), unique("beside")];
-        let first = start(&names[0], &settings, &first_address, &row).await;
+        let first = start(&names[0], &first_settings, &first_address, &row).await;
         let second = if row.store == StoreKind::Memory {
             Arc::clone(&first)
         } else {
@@ -99,46 +106,48 @@ impl Site {
 
     /// Another process in the place of the first.
     pub(crate) async fn start_again(&self) {
-        let started = start(
-            &self.names[0],
-            &self.settings,
-            &self.first_address,
-            &self.row,
-        );
+        self.start_again_with(self.settings.secrets).await;
+    }
+
+    pub(crate) async fn start_again_with(&self, secrets: Secrets) {
+        let settings = Settings {
+            secrets,
+            ..self.settings.clone()
+        };
+        let started = start(&self.names[0], &settings, &self.first_address, &self.row);
         let started = at(&started.await);
         *self.places[0].lock().expect("no panic") = started;
     }
 
-    pub(crate) const fn relay(&self) -> &Relay {
+    pub(crate) fn postgres(&mut self) -> &mut Installation {
+        match &mut self.base {
+            Base::Postgres(installation) => installation,
+            _ => panic!("this row is on Postgres"),
+        }
+    }
+
+    pub(crate) fn relay(&self) -> &Relay {
         match &self.base {
-            Base::Postgres {
-                relay: Some(relay), ..
-            } => relay,
+            Base::Postgres(it) => it.relay.as_ref().expect("this row has a relay"),
             _ => panic!("this row has a relay"),
         }
     }
 
     /// Terminates the sessions of the first process. Says how many.
     pub(crate) async fn end_sessions(&self) -> i64 {
-        let Base::Postgres { database, .. } = &self.base else {
+        let Base::Postgres(installation) = &self.base else {
             return 0;
         };
         let sql = format!(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '{}'",
             self.names[0]
         );
-        database.integer(&sql).await
+        installation.database.integer(&sql).await
     }
 
     /// Stops the cluster at once, and starts it again.
-    pub(crate) fn restart_cluster(&self) {
-        let Base::Postgres {
-            cluster: Some(cluster),
-            ..
-        } = &self.base
-        else {
-            panic!("this row has a cluster")
-        };
+    pub(crate) fn restart_cluster(&mut self) {
+        let cluster: &Cluster = self.postgres().cluster();
         block_in_place(|| {
             cluster.stop_immediately();
             cluster.start_again();
@@ -148,7 +157,7 @@ impl Site {
     /// The effects in the database, or none where it is not written to.
     pub(crate) async fn rows(&self) -> Vec<String> {
         match &self.base {
-            Base::Postgres { database, .. } => database.effects().await,
+            Base::Postgres(installation) => installation.database.effects().await,
             Base::Sqlite(database) => database.effects().await,
             Base::Memory | Base::Redis(_) => Vec::new(),
         }
@@ -157,7 +166,7 @@ impl Site {
     /// The records, where a database has them.
     pub(crate) async fn records(&self) -> Vec<Stored> {
         match &self.base {
-            Base::Postgres { database, .. } => database.records().await,
+            Base::Postgres(installation) => installation.database.records().await,
             Base::Sqlite(database) => database.records().await,
             Base::Memory | Base::Redis(_) => Vec::new(),
         }
@@ -165,7 +174,7 @@ impl Site {
 
     /// How many sessions are left in a transaction, after a while.
     pub(crate) async fn left_in_transaction(&self) -> i64 {
-        let Base::Postgres { database, .. } = &self.base else {
+        let Base::Postgres(installation) = &self.base else {
             return 0;
         };
         let sql = format!(
@@ -175,7 +184,7 @@ impl Site {
         );
         let mut left = 0;
         for _ in 0..100 {
-            left = database.integer(&sql).await;
+            left = installation.database.integer(&sql).await;
             if left == 0 {
                 break;
             }
@@ -203,30 +212,13 @@ impl Base {
                 redis::Server::start_with(&["appendfsync", "always"])
             })),
             StoreKind::Sqlite => Self::Sqlite(Sqlite::create().await),
-            StoreKind::Postgres => {
-                let stops = row.fault == Fault::StopCluster;
-                let cluster = stops.then(|| block_in_place(Cluster::start));
-                let database = match &cluster {
-                    Some(cluster) => Postgres::create_in(&cluster.url()).await,
-                    None => Postgres::create().await,
-                };
-                if matches!(row.mode, Mode::Planted(_)) {
-                    database.execute(planted::TABLE).await;
-                }
-                let at_database = row.fault.is_at_the_database();
-                let relay = at_database.then(|| Relay::start(&postgres_options()));
-                Self::Postgres {
-                    database,
-                    cluster,
-                    relay,
-                }
-            }
+            StoreKind::Postgres => Self::Postgres(Box::new(Installation::new(row).await)),
         }
     }
 
     fn address(&self) -> String {
         match self {
-            Self::Postgres { database, .. } => database.address(),
+            Self::Postgres(installation) => installation.address(),
             Self::Sqlite(database) => database.address(),
             Self::Memory => String::new(),
             Self::Redis(server) => server.url(),
@@ -235,16 +227,8 @@ impl Base {
 
     /// For the first process, which may come through a relay.
     fn first_address(&self) -> String {
-        use sqlx::ConnectOptions as _;
         match self {
-            Self::Postgres {
-                database,
-                relay: Some(relay),
-                ..
-            } => {
-                let options = relay.options(postgres_options());
-                format!("{} {}", database.schema(), options.to_url_lossy())
-            }
+            Self::Postgres(installation) => installation.first_address(),
             _ => self.address(),
         }
     }

@@ -53,6 +53,8 @@ pub enum Cut {
 /// What all connections share.
 #[derive(Debug, Default)]
 struct State {
+    /// Host and port of the server that new connections are led to.
+    target: Mutex<(String, u16)>,
     /// The messages are not those of Postgres.
     is_any: bool,
     next_commit: Mutex<Option<Cut>>,
@@ -113,7 +115,7 @@ impl Relay {
     }
 
     fn listen_for(host: &str, port: u16, by: Duration, state: State) -> Self {
-        let target = (host.to_owned(), port);
+        *state.target.lock().unwrap() = (host.to_owned(), port);
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let state = Arc::new(state);
@@ -124,13 +126,19 @@ impl Relay {
                     if state.is_down.load(Ordering::SeqCst) {
                         continue;
                     }
-                    if let Ok(server) = TcpStream::connect((&*target.0, target.1)) {
+                    let (host, port) = state.target.lock().unwrap().clone();
+                    if let Ok(server) = TcpStream::connect((&*host, port)) {
                         Connection::relay(client, server, by, &state);
                     }
                 }
             }
         });
         Self { port, state }
+    }
+
+    /// New connections go to another server from now on. Open ones stay where they are.
+    pub fn lead_to(&self, target: &PgConnectOptions) {
+        *self.state.target.lock().unwrap() = (target.get_host().to_owned(), target.get_port());
     }
 
     /// The way to the same server through here.

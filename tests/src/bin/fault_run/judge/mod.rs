@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 pub(crate) use self::trial::assert_finds_each_fault;
 use crate::{
     caller::Told,
-    row::{Fault, Mode, Row},
+    row::{Mode, Row},
 };
 
 /// All that is known of one call.
@@ -18,7 +18,7 @@ pub(crate) struct Evidence<'e> {
     pub(crate) may_doubt: bool,
     /// What each of its callers was told.
     pub(crate) early: &'e [Vec<Told>],
-    /// What callers were told after everything had ended.
+    /// What callers were told after everything had ended, one after the other.
     pub(crate) late: &'e [Vec<Told>],
     pub(crate) runs: usize,
     /// Those of them that had begun before the late callers came.
@@ -79,13 +79,13 @@ impl Evidence<'_> {
         check(doubtful, "in doubt, where the outcome can be known");
 
         let is_recorded = |told: &Told| matches!(told, Told::Done { .. });
-        let recorded = self.told().any(is_recorded);
-        let forgotten = self
-            .late
-            .iter()
-            .flatten()
-            .any(|told| *told == Told::InDoubt);
-        check(recorded && forgotten, "in doubt after a recorded success");
+        let mut recorded = self.early.iter().flatten().any(is_recorded);
+        let mut forgotten = false;
+        for told in self.late.iter().flatten() {
+            forgotten |= recorded && *told == Told::InDoubt;
+            recorded |= is_recorded(told);
+        }
+        check(forgotten, "in doubt after a recorded success");
         let mut early = self.early.iter().flatten();
         let resolved = self.late.iter().flatten().any(is_recorded);
         let doubted = early.any(|told| *told == Told::InDoubt);
@@ -136,7 +136,7 @@ pub(crate) fn probed(
         let is_right = match told {
             Told::Conflict => true,
             // It is not always known at once.
-            Told::Refused(_) => row.fault == Fault::Racers,
+            Told::Refused(_) => row.fault.is_race(),
             _ => false,
         };
         if !is_right {

@@ -6,7 +6,7 @@ use std::slice;
 use super::{Evidence, probed};
 use crate::{
     caller::Told,
-    row::{Fault, Mode, Row, StoreKind, Transport},
+    row::{Fault, Flushes, Mode, Row, StoreKind, Transport},
     server::Point,
 };
 
@@ -172,6 +172,23 @@ pub(crate) fn assert_finds_each_fault() {
     let found = revived.findings();
     assert!(found.contains("success after it was in doubt"), "{found:?}");
     assert!(found.contains("no transitions of the model"), "{found:?}");
+
+    let mut between = Case::in_doubt(Mode::Lease);
+    between.late = vec![done("x"), Told::InDoubt];
+    let found = between.findings();
+    let forgotten = "in doubt after a recorded success";
+    assert!(found.contains(forgotten), "{found:?}");
+    between.late.reverse();
+    let found = between.findings();
+    assert!(!found.contains(forgotten), "{found:?}");
+
+    let losing = Row {
+        fault: Fault::LosePower(Flushes::None),
+        ..row(Mode::Transaction, Point::AfterEffect)
+    };
+    assert!(losing.finds_as_it_should(&["successes differ"]));
+    assert!(!losing.finds_as_it_should(&[]));
+    assert!(!losing.finds_as_it_should(&["successes differ", "repeated effect"]));
 
     let row = row(Mode::Transaction, Point::AfterEffect);
     assert!(probed(&row, &[Told::Conflict], &[], &[]).is_empty());

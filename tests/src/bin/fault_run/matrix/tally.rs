@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, path::Path, process::ExitCode};
 use serde::{Deserialize, Serialize};
 
 use super::Tallies;
-use crate::{
-    round::Outcome,
-    row::{Fault, Row},
-};
+use crate::{round::Outcome, row::Row};
 
 /// More findings of one row say nothing new.
 const KEPT: usize = 8;
@@ -32,7 +29,7 @@ impl Tally {
     pub(super) fn add(&mut self, row: &Row, outcome: Outcome) {
         self.rounds += 1;
         self.calls += outcome.calls;
-        self.faults += u64::from(outcome.landed && row.fault != Fault::Racers);
+        self.faults += u64::from(outcome.landed && !row.fault.is_race());
         self.met += outcome.met;
         self.missed += outcome.missed;
         self.effects += outcome.effects;
@@ -68,11 +65,12 @@ impl Tally {
 
     /// A fault that never happened proves nothing.
     fn has_happened(&self, row: &Row) -> bool {
-        row.fault == Fault::Racers || self.faults > 0
+        row.fault.is_race() || self.faults > 0
     }
 
     pub(super) fn is_right(&self, row: &Row) -> bool {
-        self.has_happened(row) && self.found.is_empty() != row.is_wrong()
+        let found: Vec<&str> = self.found.keys().map(String::as_str).collect();
+        self.has_happened(row) && row.finds_as_it_should(&found)
     }
 
     pub(super) fn verdict(&self, row: &Row) -> String {
@@ -86,7 +84,8 @@ impl Tally {
             (true, true, false) => "right".to_owned(),
             (true, true, true) => "**not found**".to_owned(),
             (true, false, false) => format!("**wrong: {found}**"),
-            (true, false, true) => format!("found: {found}"),
+            (true, false, true) if self.is_right(row) => format!("found: {found}"),
+            (true, false, true) => format!("**not what was to be found: {found}**"),
         }
     }
 }

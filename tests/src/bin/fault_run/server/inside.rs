@@ -4,13 +4,13 @@ use mcp_idempotent_tests::database::{Database, Sqlite, effect};
 use mcp_idempotent_tower::{Attempt, Idempotency, idempotent};
 use rmcp::{
     ErrorData, Json, RoleServer, ServerHandler,
-    handler::server::{tool::ToolCallContext, wrapper::Parameters},
+    handler::server::wrapper::Parameters,
     model::{CallToolRequestParams, CallToolResponse, RequestMetaObject},
     service::RequestContext,
     tool, tool_handler, tool_router,
 };
 
-use super::{Order, Point, Receipt, Shop, Trouble, effect_of, internal};
+use super::{HUGE, Order, Point, Receipt, Shop, Trouble, answer, internal};
 
 /// No free page is left for what comes.
 const FILL: &str = "PRAGMA max_page_count = 1";
@@ -49,6 +49,14 @@ async fn run<D: Database>(connection: &mut D::Connection, sql: &str) -> Result<(
     D::run(connection, sql).await.map_err(internal)
 }
 
+/// Of which a database keeps every byte.
+fn large_effect() -> String {
+    format!(
+        "INSERT INTO large SELECT string_agg(md5(random()::text), '') FROM generate_series(1, {})",
+        HUGE / 32
+    )
+}
+
 #[tool_router]
 impl<D: Database> Server<D> {
     /// Writes one effect, in the record's transaction.
@@ -70,8 +78,11 @@ impl<D: Database> Server<D> {
             let large = format!("CREATE TABLE large AS SELECT zeroblob({LARGE}) AS b");
             run::<D>(connection, &large).await?;
         }
+        if self.shop.is_large {
+            run::<D>(connection, &large_effect()).await?;
+        }
         self.write(connection, &what, &run_name).await?;
-        let mut receipt = Shop::receipt(order, run_name);
+        let mut receipt = self.shop.receipt(order, run_name);
         if Trouble::FullForRecord.is_in(&meta) {
             run::<D>(connection, FILL).await?;
             receipt.0.padding = "x".repeat(LARGE);
@@ -103,7 +114,7 @@ impl<D: Database> Server<D> {
         if Trouble::FailAfterEffect.is_in(&meta) {
             return Err(internal("it fails after its effect"));
         }
-        Ok(Shop::receipt(order, run_name))
+        Ok(self.shop.receipt(order, run_name))
     }
 }
 
@@ -114,18 +125,6 @@ impl<D: Database> ServerHandler for Server<D> {
         params: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let meta = context.meta.clone();
-        let what = effect_of(&meta, &named(&params));
-        let context = ToolCallContext::new(self, params, context);
-        let answer = Self::tool_router().call(context).await;
-        self.shop.reach(Point::AfterRecord, &meta, &what).await;
-        answer
+        answer(self, Self::tool_router(), &self.shop, params, context).await
     }
-}
-
-/// The name in a call's arguments.
-pub(super) fn named(params: &CallToolRequestParams) -> String {
-    let arguments = params.arguments.as_ref();
-    let name = arguments.and_then(|arguments| arguments.get("name")?.as_str());
-    name.unwrap_or_default().to_owned()
 }

@@ -20,25 +20,34 @@ use mcp_idempotent_tests::{
     ledger::Ledger,
 };
 use mcp_idempotent_tower::{
-    Idempotency, MemoryStore, Policy, Scope, Store,
+    Idempotency, MemoryStore, Policy, Scope, Secret, Store,
     store::{redis::RedisStore, sqlite::SqliteStoreBuilder},
 };
 use rmcp::{
-    ErrorData, Json, ServerHandler, ServiceExt as _,
-    model::RequestMetaObject,
+    ErrorData, Json, RoleServer, ServerHandler, ServiceExt as _,
+    handler::server::{router::tool::ToolRouter, tool::ToolCallContext},
+    model::{CallToolRequestParams, CallToolResponse, RequestMetaObject},
+    service::RequestContext,
     transport::streamable_http_server::{
         StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
     },
 };
 use serde::{Deserialize, Serialize};
 
-use crate::row::{Defect, Mode, StoreKind, Transport};
+use crate::{
+    random::Random,
+    row::{Defect, Mode, StoreKind, Transport},
+};
 
 /// What the program is called with to be a server.
 pub(crate) const SERVE: &str = "serve";
 
 /// In bytes.
 pub(crate) const LARGE_RESULT: usize = 20_000;
+/// Of effects and results for which there may be no room. No part of it says anything of another.
+const HUGE: usize = 200_000;
+/// For large effects.
+pub(crate) const LARGE_TABLE: &str = "CREATE TABLE large (content text NOT NULL)";
 
 /// Where a call stops: a name of [`Point`].
 pub(crate) const STOP_AT: &str = "tests/stop-at";
@@ -107,6 +116,18 @@ pub(crate) struct Settings {
     /// For how long anything is waited for.
     pub(crate) patience: Duration,
     pub(crate) lease: Duration,
+    /// Effects and results take much room.
+    pub(crate) is_large: bool,
+    pub(crate) secrets: Secrets,
+}
+
+/// Under which secrets a process knows its records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Secrets {
+    None,
+    Old,
+    /// A new one, and the old one as the previous.
+    Both,
 }
 
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
@@ -129,6 +150,7 @@ struct Receipt {
 struct Shop {
     ledger: Ledger,
     runs: Arc<AtomicU64>,
+    is_large: bool,
 }
 
 impl Shop {
@@ -141,12 +163,15 @@ impl Shop {
     }
 
     /// What an execution returns. Every second call has a result that is too large for one message.
-    fn receipt(order: Order, run: String) -> Json<Receipt> {
+    fn receipt(&self, order: Order, run: String) -> Json<Receipt> {
         let is_large = order.name.ends_with(['1', '3', '5', '7', '9']);
         Json(Receipt {
             name: order.name,
+            padding: match self.is_large {
+                true => incompressible(&run),
+                false => "x".repeat(if is_large { LARGE_RESULT } else { 0 }),
+            },
             run,
-            padding: "x".repeat(if is_large { LARGE_RESULT } else { 0 }),
         })
     }
 
@@ -160,6 +185,39 @@ impl Shop {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+/// A large text, another for each seed. Of a text that repeats itself the database keeps little.
+fn incompressible(seed: &str) -> String {
+    let mut random = Random::new(0, seed, 0);
+    let letter = |_| {
+        char::from(b" !#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ"[random.below(58)])
+    };
+    (0..HUGE).map(letter).collect()
+}
+
+/// What every server does with a call, whatever its tools are.
+async fn answer<S: Send + Sync + 'static>(
+    server: &S,
+    tools: ToolRouter<S>,
+    shop: &Shop,
+    params: CallToolRequestParams,
+    context: RequestContext<RoleServer>,
+) -> Result<CallToolResponse, ErrorData> {
+    let meta = context.meta.clone();
+    let what = effect_of(&meta, &named(&params));
+    let answer = tools
+        .call(ToolCallContext::new(server, params, context))
+        .await;
+    shop.reach(Point::AfterRecord, &meta, &what).await;
+    answer
+}
+
+/// The name in a call's arguments.
+fn named(params: &CallToolRequestParams) -> String {
+    let arguments = params.arguments.as_ref();
+    let name = arguments.and_then(|arguments| arguments.get("name")?.as_str());
+    name.unwrap_or_default().to_owned()
 }
 
 /// The file whose existence lets a call go on.
@@ -183,6 +241,15 @@ fn idempotency<S: Store>(store: S, settings: &Settings) -> Idempotency<S> {
     let mut policy = Policy::default();
     policy.lease = settings.lease;
     let builder = Idempotency::builder("faults", store).with_policy(policy);
+    let secret = |name: &str| Secret::new(format!("{name} of the fault run")).expect("long enough");
+    let builder = match settings.secrets {
+        Secrets::None => builder,
+        Secrets::Old => builder.with_secret(secret("old")),
+        Secrets::Both => {
+            let builder = builder.with_secret(secret("new"));
+            builder.with_previous_secret(secret("old"))
+        }
+    };
     let tenant = |meta: &RequestMetaObject| Scope::new(word(meta, TENANT).unwrap_or_default());
     let builder = if settings.mode == Mode::Planted(Defect::ScopeIgnored) {
         builder.with_scope_shared_by_all_callers()
@@ -198,6 +265,7 @@ pub(crate) async fn serve(settings: &str) {
     let shop = Shop {
         ledger: Ledger::new(&settings.ledger),
         runs: Arc::default(),
+        is_large: settings.is_large,
     };
     let patience = settings.patience;
     match settings.store {

@@ -3,13 +3,13 @@
 use mcp_idempotent_tower::{Idempotency, Store, idempotent};
 use rmcp::{
     ErrorData, Json, RoleServer, ServerHandler,
-    handler::server::{tool::ToolCallContext, wrapper::Parameters},
+    handler::server::wrapper::Parameters,
     model::{CallToolRequestParams, CallToolResponse, RequestMetaObject},
     service::RequestContext,
     tool, tool_handler, tool_router,
 };
 
-use super::{Order, Point, Receipt, Shop, Trouble, effect_of, inside::named, internal};
+use super::{Order, Point, Receipt, Shop, Trouble, answer, internal};
 
 pub(super) struct Server<S: Store> {
     idempotency: Idempotency<S>,
@@ -39,7 +39,7 @@ impl<S: Store> Server<S> {
         if Trouble::FailAfterEffect.is_in(meta) {
             return Err(internal("it fails after its effect"));
         }
-        Ok(Shop::receipt(order, run))
+        Ok(self.shop.receipt(order, run))
     }
 }
 
@@ -96,11 +96,6 @@ impl<S: Store> ServerHandler for Server<S> {
         params: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let meta = context.meta.clone();
-        let what = effect_of(&meta, &named(&params));
-        let context = ToolCallContext::new(self, params, context);
-        let answer = Self::tool_router().call(context).await;
-        self.shop.reach(Point::AfterRecord, &meta, &what).await;
-        answer
+        answer(self, Self::tool_router(), &self.shop, params, context).await
     }
 }

@@ -7,7 +7,7 @@ use mcp_idempotent_tests::database::{Postgres, effect};
 use mcp_idempotent_tower::wire;
 use rmcp::{
     ErrorData, Json, RoleServer, ServerHandler,
-    handler::server::{tool::ToolCallContext, wrapper::Parameters},
+    handler::server::wrapper::Parameters,
     model::{CallToolRequestParams, CallToolResponse, ErrorCode, RequestMetaObject},
     service::RequestContext,
     tool, tool_handler, tool_router,
@@ -15,9 +15,7 @@ use rmcp::{
 use serde_json::json;
 use sqlx::{PgPool, Row as _};
 
-use super::{
-    Order, Point, Receipt, Settings, Shop, TENANT, effect_of, inside::named, internal, word,
-};
+use super::{Order, Point, Receipt, Settings, Shop, TENANT, answer, internal, word};
 use crate::row::Defect;
 
 /// What it needs beside the effects.
@@ -155,7 +153,7 @@ impl Server {
         let claim = self.claim_or_wait(tenant, key, &order.name).await;
         let token = match claim.map_err(internal)? {
             Claim::Granted(token) => token,
-            Claim::Completed(run) => return Ok(Shop::receipt(order, run)),
+            Claim::Completed(run) => return Ok(self.shop.receipt(order, run)),
             Claim::Refused(refusal) => return Err(refusal),
         };
         let (what, run) = self.shop.begin(&meta, &order);
@@ -181,7 +179,7 @@ impl Server {
             return Err(refuse("fenced", "retry_same_key"));
         }
         transaction.commit().await.map_err(internal)?;
-        Ok(Shop::receipt(order, run))
+        Ok(self.shop.receipt(order, run))
     }
 }
 
@@ -192,11 +190,6 @@ impl ServerHandler for Server {
         params: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let meta = context.meta.clone();
-        let what = effect_of(&meta, &named(&params));
-        let context = ToolCallContext::new(self, params, context);
-        let answer = Self::tool_router().call(context).await;
-        self.shop.reach(Point::AfterRecord, &meta, &what).await;
-        answer
+        answer(self, Self::tool_router(), &self.shop, params, context).await
     }
 }
