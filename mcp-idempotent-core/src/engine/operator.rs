@@ -28,7 +28,7 @@ impl<S: OperatorStore> Engine<S> {
         loop {
             let page = self.inner.store.list(&query).await?;
             query.after = page.last().map(RecordInfo::cursor);
-            let is_last = page.is_empty();
+            let is_last = u32::try_from(page.len()).unwrap_or(u32::MAX) < query.limit;
             calls.extend(
                 page.into_iter()
                     .filter(|record| !CallInfo::is_internal(&record.tool)),

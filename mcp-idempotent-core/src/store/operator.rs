@@ -67,7 +67,8 @@ pub struct RecordQuery {
     /// Only records after this one: the [`RecordInfo::cursor`] of the last record of the previous
     /// page.
     pub after: Option<(Timestamp, RecordId)>,
-    /// How many at most; the default is 100. A full page may be followed by more.
+    /// How many at most; the default is 100. A full page may be followed by more, a shorter one is the
+    /// last.
     pub limit: u32,
 }
 

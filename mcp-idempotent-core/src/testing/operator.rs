@@ -85,6 +85,7 @@ pub async fn a_listing_has_pages_and_filters<H: Harness<Store: OperatorStore>>(h
     }
     let mut seen = Vec::new();
     let mut after = None;
+    let mut was_full = true;
     loop {
         let query = query(|query| {
             query.after = after;
@@ -96,6 +97,8 @@ pub async fn a_listing_has_pages_and_filters<H: Harness<Store: OperatorStore>>(h
         let Some(last) = page.last() else {
             break;
         };
+        assert!(was_full, "a page that is not full is the last");
+        was_full = page.len() == 2;
         after = Some(last.cursor());
         seen.extend(page);
     }
