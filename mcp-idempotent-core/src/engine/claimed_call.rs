@@ -28,7 +28,7 @@ pub(super) struct ClaimedCall {
     pub(super) policy: Arc<Policy>,
     pub(super) observed: ObservedCall,
     /// Set while a secret is replaced, or if the policy minds rotated keys.
-    pub(super) guard: Option<Guard>,
+    pub(super) guard: Option<Box<Guard>>,
     /// It runs although an equal call was made under another key.
     pub(super) rotated: Option<RotatedKey>,
     leader: Leader,

@@ -16,7 +16,7 @@ use super::{
     Engine, Request,
     claim::Beginning,
     claimed_call::ClaimedCall,
-    guard::{Guard, GuardEnd},
+    guard::GuardEnd,
     handler::{self, Interrupted, Stop, TimeLimit},
     lent::lock,
     plan::{self, ModeRules, TransactionPlan},
@@ -190,7 +190,10 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
             let mut completion = call.completion(&response);
             // The effect is undone, so equal calls may follow under any key.
             if plan == TransactionPlan::RollBackAndRecord
-                && call.guard.as_ref().is_some_and(Guard::is_of_equal_calls)
+                && call
+                    .guard
+                    .as_ref()
+                    .is_some_and(|guard| guard.is_of_equal_calls())
             {
                 completion.guard = None;
             }

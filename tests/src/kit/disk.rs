@@ -132,9 +132,8 @@ impl Disk {
         for size in [1 << 20, 1 << 12] {
             let zeros = vec![0; size];
             let error = loop {
-                match filler.write(&zeros) {
-                    Ok(_) => {}
-                    Err(error) => break error,
+                if let Err(error) = filler.write_all(&zeros) {
+                    break error;
                 }
             };
             assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");

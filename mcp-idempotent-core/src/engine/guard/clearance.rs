@@ -11,7 +11,7 @@ pub(in crate::engine) enum Clearance {
     #[default]
     Nothing,
     /// A guard, which the call holds.
-    Guard(Guard),
+    Guard(Box<Guard>),
     /// An equal call was made under another key. The call goes on all the same, or gets its result.
     Rotated(RotatedKey),
 }
@@ -46,7 +46,7 @@ impl Clearance {
         }
     }
 
-    pub(in crate::engine) fn into_guard(self) -> Option<Guard> {
+    pub(in crate::engine) fn into_guard(self) -> Option<Box<Guard>> {
         match self {
             Self::Guard(guard) => Some(guard),
             Self::Nothing | Self::Rotated(_) => None,
@@ -56,7 +56,7 @@ impl Clearance {
     /// The call holds this guard now.
     pub(super) fn hold(&mut self, guard: Guard) -> Under {
         let under = guard.under.clone();
-        *self = Self::Guard(guard);
+        *self = Self::Guard(Box::new(guard));
         under
     }
 }
