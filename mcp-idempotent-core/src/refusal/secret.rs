@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Action, CommitOutcome, ErrorKind, Refusal};
 
-// What is wrong, and the remedy: for the log, and for whoever starts the server.
+// What is wrong, and the remedy: for the log, and for the person who starts the server.
 pub(crate) const ANOTHER_SECRET: &str = "the application's records were made under a different secret than this engine's, or under none; give it the same secret, replace the old one with `with_previous_secret`, or use another application name";
 
 pub(crate) const PREVIOUS_SECRET_NEEDED: &str = "records made under the previous secret are still kept; keep `with_previous_secret` until one retention has passed since the last process without it ended";

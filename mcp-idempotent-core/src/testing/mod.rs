@@ -20,7 +20,7 @@
 //!     }
 //!
 //!     async fn age(&self, _id: RecordId, by: Duration) -> HarnessResult {
-//!         // Its clock is tokio's, which stands still.
+//!         // Its clock is tokio's, which is paused.
 //!         tokio::time::advance(by).await;
 //!         Ok(())
 //!     }

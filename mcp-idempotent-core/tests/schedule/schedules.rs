@@ -26,7 +26,7 @@ pub(crate) fn all(test: impl Fn() + Send + Sync + 'static) {
 }
 
 /// Runs the test under many schedules: at random, and again with few changes between tasks, which finds what
-/// takes one task a long time while others stand still.
+/// takes one task a long time while others wait.
 pub(crate) fn many(test: impl Fn() + Send + Sync + Clone + 'static) {
     run(RandomScheduler::new_from_seed(SEED, MANY), test.clone());
     for changes in [2, 3, 5] {

@@ -121,7 +121,7 @@ async fn read(
             drop(asker.send(message));
         }
     }
-    // Whoever still waits learns that no answer comes.
+    // Callers that still wait learn that no answer comes.
     drop(lock(&waiting).take());
 }
 

@@ -174,7 +174,7 @@ impl Cluster {
         }
     }
 
-    /// All its processes stand still. Says whether they do.
+    /// Stops all its processes. Says whether they are stopped.
     pub fn freeze(&self) -> bool {
         // The first one makes the others, so there are no new ones from here on.
         let first = [self.server_process()];

@@ -155,7 +155,7 @@ impl Disk {
         Stalled(self)
     }
 
-    /// Keeps what is in the file at one moment. Those who write should stand still.
+    /// Keeps what is in the file at one moment. Those who write should be stopped.
     pub fn copy(&self) -> Kept {
         let copy = self.directory.path().join("copy");
         let device = self.device();
@@ -210,7 +210,7 @@ impl Drop for Stalled<'_> {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Whoever still has a file open there may keep it.
+        // A process that still has a file open there may keep it.
         let path = self.path();
         run("umount", &["--lazy".as_ref(), path.as_os_str()]);
     }

@@ -86,7 +86,7 @@ async fn while_the_lost_session_lives_the_outcome_of_a_completion_is_unknown() {
 const A_COMMIT_WAITS: &str = "SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' \
      AND NOT granted AND mode = 'ShareLock' AND objid = hashtext('{s}')::oid";
 
-/// Whoever does this to a row commits when the transaction that is returned has ended, and not before.
+/// A change of a row after this commits when the transaction that is returned has ended, and not before.
 async fn commits_wait(database: &Database, what: &str) -> Transaction<'static, Postgres> {
     database
         .execute(&format!(
@@ -126,7 +126,7 @@ async fn a_commit_that_takes_its_time_is_waited_for() {
     assert_eq!(database.effects().await, ["once"]);
 }
 
-/// As on a disk that stands still: the result was written before the lease ended, and its commit takes
+/// As on a disk that stalls: the result was written before the lease ended, and its commit takes
 /// longer.
 #[tokio::test]
 async fn a_completion_whose_commit_outlasts_the_lease_is_in_progress_and_never_in_doubt() {

@@ -242,7 +242,7 @@ impl Unleased {
     /// Ends the handler's transaction: it commits if the handler succeeded.
     async fn end(&self, kind: ResultKind) -> Option<Refusal> {
         match self.transaction.close() {
-            // Whoever completes nothing decides alone what is committed.
+            // A handler that completes nothing decides alone what is committed.
             Left::Nothing | Left::Elsewhere => None,
             Left::StillHeld => Some(refusal::still_held(OnDoubt::Fail)),
             Left::Transaction(transaction) => {

@@ -118,7 +118,7 @@ impl Server {
         ended.is_ok_and(|status| status.expect("our child").success())
     }
 
-    /// SIGSTOP. Says whether the process stands still.
+    /// SIGSTOP. Says whether the process is stopped.
     pub(crate) async fn freeze(&self) -> bool {
         self.signal("STOP").await;
         let status = format!("/proc/{}/status", self.process);

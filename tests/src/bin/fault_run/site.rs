@@ -104,7 +104,7 @@ impl Site {
         }
     }
 
-    /// Another process in the place of the first.
+    /// Another process instead of the first.
     pub(crate) async fn start_again(&self) {
         self.start_again_with(self.settings.secrets).await;
     }
