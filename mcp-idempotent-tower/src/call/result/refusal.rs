@@ -7,7 +7,7 @@ use rmcp::{
     ErrorData,
     model::{CallToolResult, ContentBlock, ErrorCode, MetaObject},
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 #[cfg(feature = "relay")]
 use crate::call::ToolResult;
@@ -84,17 +84,17 @@ pub(crate) fn is_refusal_of_upstream(result: &CallToolResult) -> bool {
 pub(crate) fn json_of(refused: ToolResult) -> (&'static str, String) {
     match refused {
         Ok(rmcp::model::CallToolResponse::Complete(result)) => {
-            ("result", json!(result).to_string())
+            ("result", serde_json::json!(result).to_string())
         }
         Ok(_) => unreachable!("a refusal is an error or a complete result"),
-        Err(error) => ("error", json!(error).to_string()),
+        Err(error) => ("error", serde_json::json!(error).to_string()),
     }
 }
 
 /// The JSON of a content block with this text.
 #[cfg(feature = "relay")]
 pub(crate) fn text_block(text: String) -> String {
-    json!(ContentBlock::text(text)).to_string()
+    serde_json::json!(ContentBlock::text(text)).to_string()
 }
 
 pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Refusal {
