@@ -90,7 +90,7 @@ fn postgres(runtime: &Runtime, records: u32, settings: SweepSettings) {
                 .expect("the effect");
         })
     };
-    let report = runtime.block_on(measure(&scene.engine, write, settings));
+    let report = runtime.block_on(measure(&scene.own, write, settings));
     report.print("Postgres over the socket, fsync on", &settings);
 }
 

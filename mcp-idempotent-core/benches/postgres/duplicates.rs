@@ -7,12 +7,12 @@ use tokio::sync::Notify;
 
 use crate::{
     call::{ARGUMENTS, expect_executed, expect_replayed, fresh_key, in_transaction, request},
-    scene::{Scene, crowd, write_in},
+    scene::{Scene, crowd, first_call, write_in},
 };
 
 const DUPLICATES: usize = 64;
 /// As many as the pool has connections.
-const OTHERS: u32 = Scene::POOL;
+const OTHERS: u32 = Scene::CONNECTIONS;
 
 /// The time of one of the others' calls with nothing beside them.
 pub(crate) async fn undisturbed(scene: &Arc<Scene>, calls: u32) -> Duration {
@@ -23,7 +23,7 @@ pub(crate) async fn undisturbed(scene: &Arc<Scene>, calls: u32) -> Duration {
 
 async fn others(scene: &Arc<Scene>, calls: u32) -> Duration {
     crowd(scene, OTHERS, calls, |scene| async move {
-        scene.first_call().await;
+        first_call(&scene.pooled).await;
     })
     .await
 }
@@ -43,8 +43,8 @@ pub(crate) async fn beside(
         let (scene, key) = (Arc::clone(scene), Arc::clone(&key));
         let (runs, end) = (Arc::clone(&runs), Arc::clone(&end));
         async move {
-            let request = request(&scene.engine, &key, &ARGUMENTS);
-            let answer = in_transaction(&scene.engine, request, |_| {
+            let request = request(&scene.pooled, &key, &ARGUMENTS);
+            let answer = in_transaction(&scene.pooled, request, |_| {
                 Box::pin(async move {
                     runs.notify_one();
                     end.notified().await;

@@ -23,17 +23,32 @@ use call::{
 use cluster::Cluster;
 use kit::relay::Relay;
 use mcp_idempotent_core::{Engine, store::postgres::PostgresStore};
-use paired::{Paired, Target, is_quick};
-use scene::{Scene, crowd, first_call, write_in};
+use paired::{Paired, Target, each, is_quick};
+use scene::{Scene, crowd, first_call, lease_call, write_in};
 use tokio::runtime::{Builder, Runtime};
 
 const ONE_WAY: Duration = Duration::from_micros(250);
 
-/// The targets that differ between environments.
+/// One after the other, in each of a round's rows.
+const CALLS: u32 = 8;
+
+/// The targets that differ between environments, all of them for the store's own connections.
 struct Targets {
     first_call: Target,
+    first_call_hot: Target,
+    /// Of the two transactions that a call in lease mode needs.
     lease: Target,
-    saturation: Option<Target>,
+    /// With 64 callers at once.
+    crowd: Option<Target>,
+}
+
+impl Targets {
+    const NONE: Self = Self {
+        first_call: Target::None,
+        first_call_hot: Target::None,
+        lease: Target::None,
+        crowd: None,
+    };
 }
 
 fn main() {
@@ -65,9 +80,10 @@ fn slow_disk(runtime: &Runtime, cluster: &Cluster) {
         &mut paired,
         &scene,
         &Targets {
-            first_call: Target::AtMost(1.06),
-            lease: Target::AtMost(1.10),
-            saturation: Some(Target::AtMost(1.10)),
+            first_call: Target::AtMost(1.03),
+            lease: Target::AtMost(1.05),
+            crowd: Some(Target::AtMost(1.05)),
+            ..Targets::NONE
         },
     );
     paired.finish();
@@ -80,9 +96,8 @@ fn this_disk(runtime: &Runtime, cluster: &Cluster) {
         &mut paired,
         &scene,
         &Targets {
-            first_call: Target::None,
-            lease: Target::None,
-            saturation: Some(Target::None),
+            crowd: Some(Target::None),
+            ..Targets::NONE
         },
     );
     paired.finish();
@@ -95,9 +110,10 @@ fn loopback(runtime: &Runtime, cluster: &Cluster) {
         &mut paired,
         &scene,
         &Targets {
-            first_call: Target::AtMost(1.35),
-            lease: Target::None,
-            saturation: Some(Target::AtMost(1.5)),
+            first_call: Target::AtMost(1.0),
+            first_call_hot: Target::AtMost(1.5),
+            lease: Target::AtMost(1.5),
+            crowd: Some(Target::AtMost(1.4)),
         },
     );
     growth(&mut paired, &scene, runtime, cluster);
@@ -117,9 +133,8 @@ fn network(runtime: &Runtime, cluster: &Cluster) {
         &mut paired,
         &scene,
         &Targets {
-            first_call: Target::AtMost(1.05),
-            lease: Target::None,
-            saturation: None,
+            first_call: Target::AtMost(0.97),
+            ..Targets::NONE
         },
     );
     paired.note(runtime.block_on(round_trips(&scene, &relay)));
@@ -127,37 +142,66 @@ fn network(runtime: &Runtime, cluster: &Cluster) {
 }
 
 fn rows(paired: &mut Paired<'_>, scene: &Arc<Scene>, targets: &Targets) {
-    let bare = async |calls| scene.each(calls, async || scene.bare().await).await;
+    first_calls(paired, scene, targets);
+    if let Some(target) = targets.crowd {
+        crowds(paired, scene, target);
+    }
+    replays(paired, scene);
     let select = async |calls| scene.each(calls, async || scene.bare_select().await).await;
-    let calls = 8;
+    paired.row(
+        "joining a running call / SELECT, pool",
+        Target::AtMost(0.02),
+        CALLS,
+        select,
+        async |_| joining(&scene.own, 64).await,
+    );
+}
 
-    paired.row(
-        "first call, look-up in BEGIN",
-        targets.first_call,
-        calls,
-        bare,
-        async |calls| scene.each(calls, async || scene.first_call().await).await,
-    );
-    paired.row(
-        "first call, look-up first",
-        Target::None,
-        calls,
-        bare,
-        async |calls| {
-            let engine = &scene.looking_first;
-            scene.each(calls, async || first_call(engine).await).await
-        },
-    );
-    paired.row(
-        "first call, lease mode (an empty handler)",
-        targets.lease,
-        calls,
-        bare,
-        async |calls| scene.each(calls, async || scene.lease_call().await).await,
-    );
-    if let Some(target) = targets.saturation {
+fn first_calls(paired: &mut Paired<'_>, scene: &Arc<Scene>, targets: &Targets) {
+    let bare = async |calls| scene.each(calls, async || scene.bare().await).await;
+    for (name, engine, target) in [
+        ("own", &scene.own, targets.first_call),
+        ("pool", &scene.pooled, Target::None),
+        ("pool, look-up first", &scene.looking_first, Target::None),
+    ] {
         paired.row(
-            "first call, 64 callers at once",
+            &format!("first call, {name} / transaction, pool"),
+            target,
+            CALLS,
+            bare,
+            async |calls| scene.each(calls, async || first_call(engine).await).await,
+        );
+    }
+    paired.row(
+        "first call, own / transaction, hot",
+        targets.first_call_hot,
+        CALLS,
+        async |calls| each(calls, async || scene.bare_hot().await).await,
+        async |calls| each(calls, async || first_call(&scene.own).await).await,
+    );
+    // A lease is two transactions, whoever writes it.
+    let twice = async || {
+        scene.bare().await;
+        scene.bare().await;
+    };
+    for (name, engine, target) in [
+        ("own", &scene.own, targets.lease),
+        ("pool", &scene.pooled, Target::None),
+    ] {
+        paired.row(
+            &format!("lease mode (an empty handler), {name} / two transactions, pool"),
+            target,
+            CALLS,
+            async |calls| scene.each(calls, twice).await,
+            async |calls| scene.each(calls, async || lease_call(engine).await).await,
+        );
+    }
+}
+
+fn crowds(paired: &mut Paired<'_>, scene: &Arc<Scene>, target: Target) {
+    for (name, own, target) in [("own", true, target), ("pool", false, Target::None)] {
+        paired.row(
+            &format!("first call, 64 callers at once, {name} / transaction, pool"),
             target,
             4,
             async |calls| {
@@ -167,8 +211,8 @@ fn rows(paired: &mut Paired<'_>, scene: &Arc<Scene>, targets: &Targets) {
                 time
             },
             async |calls| {
-                let time = crowd(scene, 64, calls, |scene| async move {
-                    scene.first_call().await;
+                let time = crowd(scene, 64, calls, move |scene| async move {
+                    first_call(if own { &scene.own } else { &scene.pooled }).await;
                 });
                 let time = time.await;
                 scene.settle().await;
@@ -176,43 +220,42 @@ fn rows(paired: &mut Paired<'_>, scene: &Arc<Scene>, targets: &Targets) {
             },
         );
     }
+}
+
+fn replays(paired: &mut Paired<'_>, scene: &Arc<Scene>) {
+    let select = async |calls| scene.each(calls, async || scene.bare_select().await).await;
     let key = fresh_key();
+    let record = async || drop(write_in(&scene.own, request(&scene.own, &key, &ARGUMENTS)).await);
     for (name, engine, target) in [
-        ("replay, look-up in BEGIN / SELECT", &scene.engine, 2.1),
-        ("replay, look-up first / SELECT", &scene.looking_first, 1.0),
+        ("own", &scene.own, Target::AtMost(0.6)),
+        ("pool", &scene.pooled, Target::None),
+        (
+            "pool, look-up first",
+            &scene.looking_first,
+            Target::AtMost(0.6),
+        ),
     ] {
         paired.row_after(
-            name,
-            Target::AtMost(target),
-            calls,
-            async || drop(write_in(engine, request(engine, &key, &ARGUMENTS)).await),
+            &format!("replay, {name} / SELECT, pool"),
+            target,
+            CALLS,
+            record,
             select,
             async |calls| scene.each(calls, async || replay(engine, &key).await).await,
         );
     }
     paired.row_after(
-        "conflict / SELECT",
+        "conflict, own / SELECT, pool",
         Target::None,
-        calls,
-        async || drop(write_in(&scene.engine, request(&scene.engine, &key, &ARGUMENTS)).await),
+        CALLS,
+        record,
         select,
         async |calls| {
             let refused = async || {
-                let request = conflicting_request(&scene.engine, &key);
-                expect_refused(write_in(&scene.engine, request).await);
+                let request = conflicting_request(&scene.own, &key);
+                expect_refused(write_in(&scene.own, request).await);
             };
             scene.each(calls, refused).await
-        },
-    );
-    paired.row(
-        "joining a running call / SELECT",
-        Target::AtMost(0.02),
-        calls,
-        select,
-        async |_| {
-            let time = joining(&scene.engine, 64).await;
-            scene.settle().await;
-            time
         },
     );
 }
@@ -221,7 +264,7 @@ async fn replay(engine: &Engine<PostgresStore>, key: &str) {
     expect_replayed(write_in(engine, request(engine, key, &ARGUMENTS)).await);
 }
 
-/// "Bare" is an empty table here.
+/// “Bare” is an empty table here.
 fn growth(paired: &mut Paired<'_>, empty: &Arc<Scene>, runtime: &Runtime, cluster: &Cluster) {
     let records = if is_quick() { 100_000 } else { 1_000_000 };
     let full = runtime.block_on(Scene::new(cluster.over_the_socket(), "stored"));
@@ -230,16 +273,16 @@ fn growth(paired: &mut Paired<'_>, empty: &Arc<Scene>, runtime: &Runtime, cluste
         Target::AtMost(1.05),
         8,
         async || full.fill("stored", records).await,
-        async |calls| empty.each(calls, async || empty.first_call().await).await,
-        async |calls| full.each(calls, async || full.first_call().await).await,
+        async |calls| empty.each(calls, async || first_call(&empty.own).await).await,
+        async |calls| full.each(calls, async || first_call(&full.own).await).await,
     );
 }
 
 fn slow_key(paired: &mut Paired<'_>, scene: &Arc<Scene>) {
     let held = Cell::new(0);
     let note = |now: usize| held.set(held.get().max(now));
-    let other = Engine::new("benchmarks", PostgresStore::clone(scene.engine.store()));
-    for (place, engine) in [("this", &scene.engine), ("another", &other)] {
+    let other = Engine::new("benchmarks", PostgresStore::clone(scene.pooled.store()));
+    for (place, engine) in [("this", &scene.pooled), ("another", &other)] {
         held.set(0);
         paired.row(
             &format!("16 callers beside 64 duplicates of a slow call in {place} process / without"),
@@ -253,35 +296,39 @@ fn slow_key(paired: &mut Paired<'_>, scene: &Arc<Scene>) {
                 "duplicates of a slow call in {place} process: at most {} of {} connections in use \
                  before the others start, the slow call's own included",
                 held.get(),
-                Scene::POOL
+                Scene::CONNECTIONS
             ));
         }
     }
 }
 
-/// Counts what each way takes, with the ping by which sqlx takes a connection back into the pool.
+/// Counts what each way takes, with the pings of sqlx's pool: one before a connection is lent, and
+/// one when it comes back.
 async fn round_trips(scene: &Arc<Scene>, relay: &Relay) -> String {
     let key = fresh_key();
-    drop(write_in(&scene.engine, request(&scene.engine, &key, &ARGUMENTS)).await);
+    drop(write_in(&scene.own, request(&scene.own, &key, &ARGUMENTS)).await);
     let bare = turns(scene, relay, async || scene.bare().await).await;
-    let first = turns(scene, relay, async || scene.first_call().await).await;
-    let looking_first = async || first_call(&scene.looking_first).await;
-    let looking_first = turns(scene, relay, looking_first).await;
-    let lease = turns(scene, relay, async || scene.lease_call().await).await;
+    let hot = turns(scene, relay, async || scene.bare_hot().await).await;
     let select = turns(scene, relay, async || scene.bare_select().await).await;
-    let replayed = turns(scene, relay, async || replay(&scene.engine, &key).await).await;
-    let replayed_first = async || replay(&scene.looking_first, &key).await;
-    let replayed_first = turns(scene, relay, replayed_first).await;
-    format!(
-        "round trips of one call, counted, each with the ping by which sqlx takes the connection \
-         back: bare transaction {bare}; first call {first}, looking first {looking_first}, in lease \
-         mode {lease}; bare SELECT {select}; replay {replayed}, looking first {replayed_first}"
-    )
+    let mut counts = format!(
+        "round trips of one call, counted: transaction, pool {bare}; hot {hot}; SELECT, pool {select}"
+    );
+    for (name, engine) in [
+        ("own", &scene.own),
+        ("pool", &scene.pooled),
+        ("pool, look-up first", &scene.looking_first),
+    ] {
+        let first = turns(scene, relay, async || first_call(engine).await).await;
+        let lease = turns(scene, relay, async || lease_call(engine).await).await;
+        let replay = turns(scene, relay, async || replay(engine, &key).await).await;
+        counts += &format!("; {name}: first call {first}, lease mode {lease}, replay {replay}");
+    }
+    counts
 }
 
 async fn turns(scene: &Arc<Scene>, relay: &Relay, call: impl AsyncFn()) -> f64 {
     // Until everything is prepared on whatever connections there are.
-    for _ in 0..2 * Scene::POOL {
+    for _ in 0..2 * Scene::CONNECTIONS {
         call().await;
         scene.settle().await;
     }

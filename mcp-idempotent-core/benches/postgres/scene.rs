@@ -1,15 +1,19 @@
-//! Tables, a pool and the engines on it, and the calls that are compared.
+//! Tables, connections and engines, and the calls that are compared.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use mcp_idempotent_core::{Engine, store::postgres::PostgresStore};
+use mcp_idempotent_core::{
+    Engine,
+    store::postgres::{PostgresStore, PostgresStoreBuilder},
+};
 use sqlx::{
-    AssertSqlSafe, PgPool,
+    AssertSqlSafe, Connection as _, PgConnection, PgPool, Postgres, Transaction,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
+use tokio::sync::Mutex;
 
 use crate::call::{
     ARGUMENTS, EFFECT, expect_executed, fresh_key, in_transaction, request, under_lease,
@@ -18,23 +22,27 @@ use crate::call::{
 const INSERT: &str = "INSERT INTO effects (what) VALUES ($1)";
 const SELECT: &str = "SELECT response FROM results WHERE id = $1";
 
-/// One pool for both sides, so that they meet the same backends.
 pub(crate) struct Scene {
+    /// What a user has: sqlx's own settings, but for the size.
     pub(crate) pool: PgPool,
-    /// Looks up in BEGIN's round trip.
-    pub(crate) engine: Engine<PostgresStore>,
-    /// Looks up first.
+    /// Kept by one caller who always has it at hand.
+    hot: Mutex<PgConnection>,
+    /// On the store's own connections.
+    pub(crate) own: Engine<PostgresStore>,
+    /// On the user's pool.
+    pub(crate) pooled: Engine<PostgresStore>,
+    /// On the user's pool, and looks up before it begins.
     pub(crate) looking_first: Engine<PostgresStore>,
 }
 
 impl Scene {
-    pub(crate) const POOL: u32 = 16;
+    /// Of the user's pool as well as of the store.
+    pub(crate) const CONNECTIONS: u32 = 16;
 
     pub(crate) async fn new(options: PgConnectOptions, schema: &str) -> Arc<Self> {
         let pool = PgPoolOptions::new()
-            .max_connections(Self::POOL)
-            .test_before_acquire(false)
-            .connect_with(options)
+            .max_connections(Self::CONNECTIONS)
+            .connect_with(options.clone())
             .await
             .expect("the server answers");
         sqlx::raw_sql(
@@ -46,19 +54,25 @@ impl Scene {
         .execute(&pool)
         .await
         .expect("we own the database");
-        let store = |lookup_first| {
-            PostgresStore::builder(pool.clone())
-                .with_schema(schema)
-                .with_lookup_first(lookup_first)
-                .build()
-                .expect("a valid schema")
+        let hot = PgConnection::connect_with(&options)
+            .await
+            .expect("the server answers");
+        let engine = |builder: PostgresStoreBuilder| {
+            let store = builder.with_schema(schema).build().expect("a valid schema");
+            Engine::new("benchmarks", store)
         };
-        store(false).migrate().await.expect("we own the database");
-        Arc::new(Self {
-            engine: Engine::new("benchmarks", store(false)),
-            looking_first: Engine::new("benchmarks", store(true)),
+        let on_pool = || PostgresStore::builder(pool.clone());
+        let own = PostgresStore::builder_with(options).with_connections(Self::CONNECTIONS);
+        let scene = Self {
+            own: engine(own),
+            pooled: engine(on_pool()),
+            looking_first: engine(on_pool().with_lookup_first(true)),
+            hot: Mutex::new(hot),
             pool,
-        })
+        };
+        let store = scene.pooled.store();
+        store.migrate().await.expect("we own the database");
+        Arc::new(scene)
     }
 
     /// Waits until the pool has its connections back, which is nobody's time: sqlx pings a
@@ -84,13 +98,13 @@ impl Scene {
 
     /// What a user would write anyway.
     pub(crate) async fn bare(&self) {
-        let mut transaction = self.pool.begin().await.expect("begin");
-        sqlx::query(INSERT)
-            .bind(EFFECT.as_slice())
-            .execute(&mut *transaction)
-            .await
-            .expect("the effect");
-        transaction.commit().await.expect("commit");
+        bare(self.pool.begin().await.expect("begin")).await;
+    }
+
+    /// The same with nothing of a pool's work.
+    pub(crate) async fn bare_hot(&self) {
+        let mut connection = self.hot.lock().await;
+        bare(connection.begin().await.expect("begin")).await;
     }
 
     pub(crate) async fn bare_select(&self) {
@@ -102,18 +116,9 @@ impl Scene {
         assert_eq!(response.len(), 200);
     }
 
-    pub(crate) async fn first_call(&self) {
-        first_call(&self.engine).await;
-    }
-
-    pub(crate) async fn lease_call(&self) {
-        let request = request(&self.engine, &fresh_key(), &ARGUMENTS);
-        expect_executed(under_lease(&self.engine, request).await);
-    }
-
     /// Fills the records up with copies of one that a call has made.
     pub(crate) async fn fill(&self, schema: &str, records: u32) {
-        self.first_call().await;
+        first_call(&self.own).await;
         let columns: Vec<String> = sqlx::query_scalar(
             "SELECT attname::text FROM pg_attribute WHERE attrelid = ($1 || '.records')::regclass \
              AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
@@ -148,10 +153,24 @@ impl Scene {
     }
 }
 
+async fn bare(mut transaction: Transaction<'_, Postgres>) {
+    sqlx::query(INSERT)
+        .bind(EFFECT.as_slice())
+        .execute(&mut *transaction)
+        .await
+        .expect("the effect");
+    transaction.commit().await.expect("commit");
+}
+
 /// A call in transaction mode with a key of its own.
 pub(crate) async fn first_call(engine: &Engine<PostgresStore>) {
     let request = request(engine, &fresh_key(), &ARGUMENTS);
     expect_executed(write_in(engine, request).await);
+}
+
+pub(crate) async fn lease_call(engine: &Engine<PostgresStore>) {
+    let request = request(engine, &fresh_key(), &ARGUMENTS);
+    expect_executed(under_lease(engine, request).await);
 }
 
 pub(crate) async fn write_in(

@@ -11,9 +11,9 @@ use super::{
     batch::Batch,
     connection::{PgTransaction, Session},
     error,
-    literal::Argument,
+    literal::{Argument, bytes_of},
     lock::Mark,
-    look_up::{Room, Stored, look_up_on},
+    look_up::{Look, Room, find, look_up_on},
     statement::Step,
     store::PostgresStore,
     tries::{Outcome, Purpose, Raised, Tries},
@@ -120,8 +120,9 @@ async fn expire(
 /// The row of `find.sql`, if it is a result within its retention. Otherwise, or if the session
 /// writes bytes in the escape format, a look-up has to say what the record is.
 fn replayed(row: &PgRow) -> Option<Record> {
-    let fingerprint = row.try_get::<Option<Vec<u8>>, _>(0).ok()??;
-    let response = row.try_get::<Option<Vec<u8>>, _>(1).ok()?;
+    let bytes = |column| bytes_of(row.try_get_raw(column).ok()?);
+    let fingerprint = bytes(0)??;
+    let response = bytes(1)?;
     let state = RecordState::Completed {
         response: response.map(Bytes::from),
         at: Timestamp::from_micros(row.try_get(2).ok()?),
@@ -208,12 +209,6 @@ pub(super) async fn follow_up<'s, T>(
     look_up: impl Fn(Batch<'s>) -> Batch<'s>,
 ) -> Result<FollowUp<T>, StoreError> {
     match raised {
-        Raised::SameCallRuns => {
-            let left = tries.roll_back(&mut session).await;
-            left.map_err(|error| tries.failed(error))?;
-            session.release();
-            return Ok(FollowUp::Answer(Claimed::InProgress));
-        }
         Raised::IsSerializable => {
             let serializable = &tries.store.inner.serializable;
             serializable.store(true, Ordering::Relaxed);
@@ -221,43 +216,37 @@ pub(super) async fn follow_up<'s, T>(
             left.map_err(|error| tries.failed(error))?;
             return Ok(FollowUp::Again(session));
         }
-        Raised::KeyIsHeld | Raised::RecordExists => {}
+        // The call that runs may be a replay, which holds the lock until its transaction is rolled back.
+        Raised::SameCallRuns | Raised::KeyIsHeld | Raised::RecordExists => {}
         Raised::IsStandby => unreachable!("a claim does not ask"),
     }
     let lock = tries.store.inner.locks.of_call(claim);
     let halves = lock.map(|half| Argument::Integer(half.cast_unsigned().into()));
-    let mut has_looked = false;
-    let (session, answer) = loop {
-        let looked = tries.run(session, Purpose::Read, |batch, _| {
-            let batch = look_up(match has_looked {
-                true => batch,
-                false => batch.steps([Step::RollBack]),
-            });
-            match raised {
-                Raised::KeyIsHeld => batch.call(Step::Rival, &halves),
-                _ => batch,
-            }
+    let found = find(tries, session, |batch, look| {
+        let batch = look_up(match look {
+            Look::First => batch.steps([Step::RollBack]),
+            Look::Second => batch,
         });
-        let answer;
-        (session, answer) = looked.await?.through();
-        let Some(row) = answer.row(Step::LookUp) else {
-            break (session, answer);
-        };
-        let stored = Stored::read(row).map_err(|error| tries.failed(error))?;
-        if has_looked || !stored.may_be_ending() {
-            session.release();
-            return Ok(FollowUp::Answer(Claimed::Found(stored.record)));
+        match raised {
+            Raised::KeyIsHeld => batch.call(Step::Rival, &halves),
+            _ => batch,
         }
-        has_looked = true;
-    };
-    let failed = |error| tries.failed(error);
-    if raised == Raised::RecordExists {
-        return Ok(FollowUp::Again(session));
+    });
+    let (session, stored, answer) = found.await?;
+    if let Some(stored) = stored {
+        session.release();
+        return Ok(FollowUp::Answer(Claimed::Found(stored.record)));
     }
-    let rival = answer.one(Step::Rival).and_then(|row| row.try_get(0));
-    let has_rival = rival.map_err(failed)?;
+    let has_rival = match raised {
+        Raised::RecordExists => return Ok(FollowUp::Again(session)),
+        Raised::KeyIsHeld => {
+            let rival = answer.one(Step::Rival).and_then(|row| row.try_get(0));
+            rival.map_err(|error| tries.failed(error))?
+        }
+        _ => false,
+    };
     session.release();
-    // Without a rival, the attempt that held the lock is just ending.
+    // Without a rival, the attempt that holds the lock is this call's, or it is just ending.
     Ok(FollowUp::Answer(if has_rival {
         Claimed::Conflict
     } else {

@@ -3,6 +3,8 @@
 
 use std::{borrow::Cow, fmt::Write as _, time::Duration};
 
+use sqlx::{ValueRef as _, postgres::PgValueRef};
+
 use crate::{
     key::VISIBLE_PREFIX,
     policy::OnExpired,
@@ -101,19 +103,16 @@ impl<'a> Argument<'a> {
 /// with either value of `standard_conforming_strings`.
 fn push_bytes(sql: &mut String, bytes: &[u8]) {
     sql.push_str("E'");
-    let escaped: usize = bytes.iter().map(|&byte| escaped_length(byte)).sum();
+    let length = |&byte: &u8| LENGTHS[usize::from(byte)];
+    let escaped: usize = bytes.iter().map(|byte| usize::from(length(byte))).sum();
     if escaped < bytes.len() * 2 {
         sql.reserve(escaped);
-        for &byte in bytes {
-            match byte {
-                // The literal halves the backslashes, and so does the format.
-                b'\\' => sql.push_str(r"\\\\"),
-                b'\'' => sql.push_str("''"),
-                b' '..=b'~' if byte != b'$' => sql.push(char::from(byte)),
-                // A `$` could be taken for a parameter where a statement is written in full.
-                _ => {
-                    let _ = write!(sql, r"\\{byte:03o}");
-                }
+        let alike = |one: &u8, next: &u8| (length(one) == 1) == (length(next) == 1);
+        for part in bytes.chunk_by(alike) {
+            if length(&part[0]) == 1 {
+                sql.extend(std::str::from_utf8(part));
+            } else {
+                part.iter().for_each(|&byte| push_escaped(sql, byte));
             }
         }
     } else {
@@ -123,15 +122,33 @@ fn push_bytes(sql: &mut String, bytes: &[u8]) {
     sql.push('\'');
 }
 
-const fn escaped_length(byte: u8) -> usize {
+fn push_escaped(sql: &mut String, byte: u8) {
     match byte {
-        b'\\' => 4,
-        b'\'' => 2,
-        b'$' => 5,
-        b' '..=b'~' => 1,
-        _ => 5,
+        // The literal halves the backslashes, and so does the format.
+        b'\\' => sql.push_str(r"\\\\"),
+        b'\'' => sql.push_str("''"),
+        _ => {
+            let _ = write!(sql, r"\\{byte:03o}");
+        }
     }
 }
+
+/// How many characters each byte takes in the escape format.
+const LENGTHS: [u8; 256] = {
+    let mut lengths = [5; 256];
+    let mut byte = b' ';
+    while byte <= b'~' {
+        lengths[byte as usize] = match byte {
+            b'\\' => 4,
+            b'\'' => 2,
+            // It could be taken for a parameter where a statement is written in full.
+            b'$' => 5,
+            _ => 1,
+        };
+        byte += 1;
+    }
+    lengths
+};
 
 pub(super) fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 2);
@@ -153,18 +170,40 @@ fn push_hex(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Reads what `encode(…, 'hex')` wrote. A plain `bytea` would come in the format that the session
-/// chose with `bytea_output`.
+/// Reads a `bytea` that came as text. `None` if it is not in the hexadecimal format: the session chose
+/// another one with `bytea_output`. `Some(None)` is NULL.
+pub(super) fn bytes_of(value: PgValueRef<'_>) -> Option<Option<Vec<u8>>> {
+    if value.is_null() {
+        return Some(None);
+    }
+    let digits = value.as_str().ok()?.strip_prefix(r"\x")?;
+    Some(Some(unhex(digits).ok()?))
+}
+
+/// Reads what `encode(…, 'hex')` wrote.
 pub(super) fn unhex(text: &str) -> Result<Vec<u8>, sqlx::Error> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Ok(byte - b'0'),
-        b'a'..=b'f' => Ok(byte - b'a' + 10),
-        _ => Err(sqlx::Error::Decode("not a hexadecimal digit".into())),
+    const NOT_A_DIGIT: u8 = 0xff;
+    const VALUES: [u8; 256] = {
+        let mut values = [NOT_A_DIGIT; 256];
+        let mut value = 0;
+        while value < 16 {
+            values[b"0123456789abcdef"[value as usize] as usize] = value;
+            value += 1;
+        }
+        values
     };
-    text.as_bytes()
-        .chunks_exact(2)
-        .map(|pair| Ok(digit(pair[0])? << 4 | digit(pair[1])?))
-        .collect()
+    let mut digits = 0;
+    let pairs = text.as_bytes().chunks_exact(2);
+    let bytes = pairs.map(|pair| {
+        let [high, low] = [pair[0], pair[1]].map(|digit| VALUES[usize::from(digit)]);
+        digits |= high | low;
+        high << 4 | low
+    });
+    let bytes = bytes.collect();
+    if digits == NOT_A_DIGIT {
+        return Err(sqlx::Error::Decode("not a hexadecimal digit".into()));
+    }
+    Ok(bytes)
 }
 
 /// At most `limit` characters of `value`. A `?` replaces each one that would need quoting, or that

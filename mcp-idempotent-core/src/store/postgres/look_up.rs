@@ -6,6 +6,7 @@ use bytes::Bytes;
 use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
+    batch::{Batch, BatchRun},
     connection::Session,
     literal::{Argument, unhex},
     statement::Step,
@@ -54,35 +55,17 @@ pub(super) enum Room {
     Make,
 }
 
-/// Looks up a record in one round trip, on a connection outside any transaction. A record in doubt takes a
-/// second one: see [`Stored::may_be_ending`].
+/// Looks up a record, on a connection outside any transaction.
 pub(super) async fn look_up_on(
     tries: &mut Tries<'_>,
     session: Session,
     claim: &Claim,
     room: Room,
 ) -> Result<(Session, Option<Stored>), StoreError> {
-    let store = tries.store;
     // A serializable look-up would take part in other calls' conflicts.
-    let in_transaction = room == Room::Make || store.is_serializable();
-    let (session, found) = look_once(tries, session, claim, room, in_transaction).await?;
-    match found {
-        Some(found) if found.may_be_ending() => {
-            Box::pin(look_once(tries, session, claim, room, in_transaction)).await
-        }
-        found => Ok((session, found)),
-    }
-}
-
-async fn look_once(
-    tries: &mut Tries<'_>,
-    session: Session,
-    claim: &Claim,
-    room: Room,
-    in_transaction: bool,
-) -> Result<(Session, Option<Stored>), StoreError> {
+    let in_transaction = room == Room::Make || tries.store.is_serializable();
     let record = Argument::record(claim);
-    let looked = tries.run(session, Purpose::Read, |batch, _| match room {
+    let found = find(tries, session, |batch, _| match room {
         Room::Make => batch
             .steps([Step::BeginReadCommitted])
             .call(Step::Expire, &record)
@@ -94,9 +77,36 @@ async fn look_once(
             .steps([Step::Commit]),
         Room::Leave => batch.call(Step::LookUp, &record),
     });
-    let (session, answer) = looked.await?.through();
-    let row = answer.row(Step::LookUp).map(Stored::read).transpose();
-    Ok((session, row.map_err(|error| tries.failed(error))?))
+    let (session, stored, _) = found.await?;
+    Ok((session, stored))
+}
+
+/// Whether a batch is the first to look for a record, or looks once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    First,
+    Second,
+}
+
+/// Runs a batch that looks up a record, in one round trip. A record in doubt takes a second one: see
+/// [`Stored::may_be_ending`].
+pub(super) async fn find<'s>(
+    tries: &mut Tries<'s>,
+    mut session: Session,
+    mut write: impl FnMut(Batch<'s>, Look) -> Batch<'s>,
+) -> Result<(Session, Option<Stored>, BatchRun), StoreError> {
+    let mut look = Look::First;
+    loop {
+        let looked = tries.run(session, Purpose::Read, |batch, _| write(batch, look));
+        let answer;
+        (session, answer) = looked.await?.through();
+        let stored = answer.row(Step::LookUp).map(Stored::read).transpose();
+        let stored = stored.map_err(|error| tries.failed(error))?;
+        if look == Look::Second || !stored.as_ref().is_some_and(Stored::may_be_ending) {
+            return Ok((session, stored, answer));
+        }
+        look = Look::Second;
+    }
 }
 
 /// A record, and the token or mark under which it was written.
@@ -110,7 +120,7 @@ impl Stored {
     /// Whether the statement that read this may have missed the end of its attempt: an end that was written
     /// before the lease's, and whose COMMIT came only just now. Nothing can have been written since, so the
     /// next statement sees how it is.
-    pub(super) const fn may_be_ending(&self) -> bool {
+    const fn may_be_ending(&self) -> bool {
         matches!(self.record.state, RecordState::InDoubt { .. })
     }
 

@@ -8,7 +8,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -30,7 +30,8 @@ use tokio::{
 
 use super::bound::within;
 
-/// After this long without use it is checked before it is used again.
+/// After this long without use it is checked before it is used again. So it is after another one was
+/// lost.
 const FRESH: Duration = Duration::from_secs(30);
 const ASKING: Duration = Duration::from_secs(1);
 /// After this long without use it is closed.
@@ -45,6 +46,8 @@ const LOOKED_AT_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct Own {
     pool: Pool<Connect>,
     is_looked_after: Arc<AtomicBool>,
+    /// When a connection was last found to be lost.
+    lost: Arc<Mutex<Option<Instant>>>,
 }
 
 pub(super) struct Connect {
@@ -71,6 +74,7 @@ impl Own {
         Self {
             pool,
             is_looked_after: Arc::default(),
+            lost: Arc::default(),
         }
     }
 
@@ -106,15 +110,24 @@ impl Own {
                 PoolError::Closed => sqlx::Error::PoolClosed,
                 _ => sqlx::Error::PoolTimedOut,
             })?;
-            if object.used.elapsed() < FRESH
-                || within(ASKING, object.connection.ping()).await.is_ok()
-            {
+            let lost = *self.lost();
+            if object.is_trusted(lost) || within(ASKING, object.connection.ping()).await.is_ok() {
                 return Ok(object);
             }
-            // Others that were idle for as long are probably dead too.
+            // Others like it are probably dead too.
             drop(Object::take(object));
-            self.pool.retain(|kept, _| kept.used.elapsed() < FRESH);
+            self.pool.retain(|kept, _| kept.is_trusted(lost));
         }
+    }
+
+    /// A connection was found to be lost. After a restart of the server, or a failover, so are all
+    /// that are idle at this moment.
+    pub(super) fn has_lost_one(&self) {
+        *self.lost() = Some(Instant::now());
+    }
+
+    fn lost(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,6 +145,24 @@ async fn close_idle(pool: WeakPool<Connect>) {
 }
 
 impl Kept {
+    async fn open(options: &PgConnectOptions) -> Result<Self, sqlx::Error> {
+        let mut connection = PgConnection::connect_with(options).await?;
+        PgTransactionManager::begin(&mut connection, None).await?;
+        sqlx::raw_sql("ROLLBACK").execute(&mut connection).await?;
+        let now = Instant::now();
+        Ok(Self {
+            connection,
+            opened: now,
+            used: now,
+        })
+    }
+
+    /// Whether it can be used without a check: it was used a short time ago, and none was `lost`
+    /// since.
+    fn is_trusted(&self, lost: Option<Instant>) -> bool {
+        self.used.elapsed() < FRESH && lost.is_none_or(|lost| lost < self.used)
+    }
+
     pub(super) fn has_been_used(&mut self) {
         self.used = Instant::now();
     }
@@ -149,15 +180,8 @@ impl Manager for Connect {
     type Error = sqlx::Error;
 
     async fn create(&self) -> Result<Kept, sqlx::Error> {
-        let mut connection = PgConnection::connect_with(&self.options).await?;
-        PgTransactionManager::begin(&mut connection, None).await?;
-        sqlx::raw_sql("ROLLBACK").execute(&mut connection).await?;
-        let now = Instant::now();
-        Ok(Kept {
-            connection,
-            opened: now,
-            used: now,
-        })
+        // Boxed, because few calls have to connect, and every call's future would have room for it.
+        Box::pin(Kept::open(&self.options)).await
     }
 
     async fn recycle(&self, kept: &mut Kept, _: &Metrics) -> RecycleResult<sqlx::Error> {

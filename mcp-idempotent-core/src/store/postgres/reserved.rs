@@ -65,7 +65,7 @@ impl Reserved {
         within(bound, async {
             let mut place = Arc::clone(&self.place).lock_owned().await;
             if place.is_none() {
-                let connection = PgConnection::connect_with(connect).await?;
+                let connection = Box::pin(PgConnection::connect_with(connect)).await?;
                 let now = Instant::now();
                 *place = Some(Open {
                     connection,

@@ -246,9 +246,17 @@ pub(super) enum Source {
 impl Source {
     pub(super) async fn session(&self, bound: Duration) -> Result<Session, sqlx::Error> {
         Ok(match self {
-            Self::Pool(pool) => Session::of_pool(pool.acquire().await?, bound),
+            // Boxed, because sqlx's future is larger than all of ours together.
+            Self::Pool(pool) => Session::of_pool(Box::pin(pool.acquire()).await?, bound),
             Self::Own(own) => Session::of_own(own.take().await?, bound),
         })
+    }
+
+    /// Says that a connection was found to be lost.
+    pub(super) fn has_lost_one(&self) {
+        if let Self::Own(own) = self {
+            own.has_lost_one();
+        }
     }
 
     pub(super) fn connect_options(&self) -> Arc<PgConnectOptions> {

@@ -212,6 +212,9 @@ impl<'s> Tries<'s> {
             if let Obstacle::Raised(raised) = obstacle {
                 return Ok(Outcome::Raised(session, raised));
             }
+            if let Obstacle::ConnectionLost(_) = obstacle {
+                self.store.inner.source.has_lost_one();
+            }
             // Whether nothing was committed and the connection can be used again. After a batch
             // with a COMMIT, only a transaction that was still open proves it: a pooler's error may
             // hide a commit, whatever its code.

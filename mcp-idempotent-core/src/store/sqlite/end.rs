@@ -38,9 +38,9 @@ pub(super) async fn end(
             store.commit_unrecorded(checkout, claim).await
         }
         (End::RollBackAndRecord(completion), Some(claim)) => {
-            store
-                .roll_back_and_record(checkout, claim, completion)
-                .await
+            let recorded = store.roll_back_and_record(checkout, claim, completion);
+            // Boxed, because it is rare: otherwise every call's future would have room for it.
+            Box::pin(recorded).await
         }
         (End::Complete(lease, completion), claim) => {
             store
@@ -62,7 +62,7 @@ impl SqliteStore {
     ) -> Ended {
         // The commit hook would refuse the record, unless the handler has removed the hook.
         if checkout.writer.watch.ended_early() {
-            return self.ended_by_handler(checkout, Some(claim)).await;
+            return Box::pin(self.ended_by_handler(checkout, Some(claim))).await;
         }
         let statements = &self.shared.statements;
         let (statement, number, proof) = match completion.guard {
@@ -92,7 +92,7 @@ impl SqliteStore {
     ) -> Ended {
         // The commit hook would refuse the completion, unless the handler has removed the hook.
         if checkout.writer.watch.ended_early() {
-            return self.ended_by_handler(checkout, claim).await;
+            return Box::pin(self.ended_by_handler(checkout, claim)).await;
         }
         let statements = &self.shared.statements;
         let batch = batch::run(
@@ -125,7 +125,7 @@ impl SqliteStore {
         checkout.writer.watch.stop();
         let now = self.now(&mut checkout).await;
         if checkout.writer.watch.refused_a_commit() {
-            return self.ended_by_handler(checkout, claim).await;
+            return Box::pin(self.ended_by_handler(checkout, claim)).await;
         }
         match now {
             // SQLite has already rolled back, as asked. The connection is closed.
@@ -149,7 +149,7 @@ impl SqliteStore {
         // Its answer proves that nothing the handler sent is still on its way.
         let drained = self.now(&mut checkout).await;
         if checkout.writer.watch.refused_a_commit() {
-            return self.ended_by_handler(checkout, Some(claim)).await;
+            return Box::pin(self.ended_by_handler(checkout, Some(claim))).await;
         }
         if let Err(error) = drained {
             return aborted(checkout, "asking for the time", error).await;
@@ -198,7 +198,7 @@ impl SqliteStore {
             // SQLite asks no hook about the commit of a transaction that wrote nothing, such as
             // one that the handler began after it had rolled ours back.
             (Ok(()), Some(_)) if checkout.writer.watch.ended_early() => {
-                return self.ended_by_handler(checkout, claim).await;
+                return Box::pin(self.ended_by_handler(checkout, claim)).await;
             }
             (Ok(()), Some(at)) => {
                 if checkout.writer.watch.saw_the_commit() {
@@ -213,7 +213,7 @@ impl SqliteStore {
                 return Ended::AsAsked(at);
             }
             // Nothing was written, yet the commit succeeded: the hook has been removed.
-            (Ok(()), None) => return self.ended_by_handler(checkout, claim).await,
+            (Ok(()), None) => return Box::pin(self.ended_by_handler(checkout, claim)).await,
             (Err(error), _) => error,
         };
         if checkout.writer.watch.wrote_nothing() {
@@ -226,18 +226,18 @@ impl SqliteStore {
             };
         }
         if checkout.writer.watch.refused_a_commit() {
-            return self.ended_by_handler(checkout, claim).await;
+            return Box::pin(self.ended_by_handler(checkout, claim)).await;
         }
         match at {
             Some(at) if leaves_commit_open(&error) => {
                 drop(checkout);
-                self.find_out(proof, at, error).await
+                Box::pin(self.find_out(proof, at, error)).await
             }
             // COMMIT found nothing to commit.
-            Some(_) if is_sql_error(&error) => self.ended_by_handler(checkout, claim).await,
+            Some(_) if is_sql_error(&error) => Box::pin(self.ended_by_handler(checkout, claim)).await,
             Some(_) => aborted(checkout, "committing", error).await,
             None if is_sql_error(&error) && !self.is_ours(&mut checkout).await => {
-                self.ended_by_handler(checkout, claim).await
+                Box::pin(self.ended_by_handler(checkout, claim)).await
             }
             None => aborted(checkout, "recording the result", error).await,
         }

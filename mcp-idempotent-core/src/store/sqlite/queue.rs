@@ -203,7 +203,7 @@ impl WriterQueue {
             Some(writer) if lifetime.is_none_or(|most| writer.opened.elapsed() < most) => writer,
             outlived => {
                 drop(outlived);
-                timeout_at(deadline, Writer::open(&self.pool, deadline))
+                timeout_at(deadline, Box::pin(Writer::open(&self.pool, deadline)))
                     .await
                     .map_err(|_| busy("a connection"))??
             }

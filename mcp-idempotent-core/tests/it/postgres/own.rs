@@ -69,6 +69,33 @@ async fn a_replay_waits_for_one_answer() {
     is_replayed(&database, &claim).await;
 }
 
+/// The lock is that of a call which runs, until the ROLLBACK has arrived.
+#[tokio::test]
+async fn a_replay_that_still_holds_its_lock_does_not_hide_the_record_from_another_process() {
+    let (proxy, database) = proxied_own(1, |store| {
+        store.with_answer_timeout(Duration::from_secs(3600))
+    })
+    .await;
+    let claim = claim("key", "{}");
+    is_called(&database, "key").await;
+    proxy.fall_silent_at(0);
+    is_replayed(&database, &claim).await;
+    database.store.look_up(&claim).await.unwrap();
+    let of_both = proxy.messages();
+    proxy.fall_silent_at(0);
+    database.store.look_up(&claim).await.unwrap();
+    let of_replay = of_both - proxy.messages();
+    // The answer to the ROLLBACK is two messages.
+    proxy.fall_silent_at(of_replay - 2);
+    is_replayed(&database, &claim).await;
+    assert!(proxy.has_fallen_silent());
+    let other = database.another_process(|store| store);
+    let begun = other.begin(&claim.call, Some(&claim)).await;
+    assert!(matches!(begun, Ok(Claimed::Found(_))), "{begun:?}");
+    let claimed = other.claim(&claim).await;
+    assert!(matches!(claimed, Ok(Claimed::Found(_))), "{claimed:?}");
+}
+
 #[tokio::test]
 async fn a_replay_is_no_error_for_the_server() {
     let own = proxied_own(1, |store| store).await;
@@ -256,6 +283,25 @@ async fn a_connection_that_fell_silent_while_it_was_idle_is_not_waited_for_and_n
         ))
         .await;
     proxy.come_up();
+}
+
+/// More of them than a call has tries.
+#[tokio::test]
+async fn of_connections_that_are_all_lost_a_call_tries_one() {
+    const CONNECTIONS: usize = 12;
+    let (database, sessions) = named(12).await;
+    open(&database, CONNECTIONS).await;
+    let name = sessions.split('\'').nth(1).unwrap();
+    database
+        .until(&format!(
+            "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) = {CONNECTIONS} \
+             FROM pg_stat_activity WHERE application_name = '{name}'"
+        ))
+        .await;
+    database.until(&format!("SELECT {sessions} = 0")).await;
+    is_called(&database, "key").await;
+    // Nobody has to try the others any more.
+    database.until(&format!("SELECT {sessions} = 1")).await;
 }
 
 /// Another connection may lead to the primary.

@@ -24,4 +24,5 @@ mod desk;
 mod detaching;
 mod joining;
 mod lending;
+mod site;
 mod stopping;

@@ -251,9 +251,9 @@ impl Round<'_> {
             let replayed = late[&n].iter().flatten();
             let mut replayed = replayed.filter(|told| matches!(told, Told::Done { .. }));
             if replayed.next().is_some() && n % 3 == 0 {
-                let server = at(&self.site.places[1]);
-                let answer = server.call(other(call).params(None), PATIENCE).await;
-                probes.push(Told::of(answer.as_ref()));
+                let place = &self.site.places[1];
+                let told = until_answered(place, &other(call), First::Plain, PATIENCE).await;
+                probes.extend(told.into_iter().next_back());
             }
         }
         let (rows, outside) = (self.site.rows().await, self.site.ledger.all("effect"));
