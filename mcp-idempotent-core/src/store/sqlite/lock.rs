@@ -1,5 +1,7 @@
 //! Taking SQLite's write lock, for a claim and for a single statement.
 
+use std::time::Duration;
+
 use sqlx::{SqlStr, SqliteConnection};
 use tokio::time::Instant;
 
@@ -12,8 +14,8 @@ use super::{
     writer::Backoff,
 };
 use crate::{
-    record::Record,
-    store::{Claim, StoreError},
+    record::{Record, RecordState},
+    store::{Claim, StoreError, StoreErrorKind},
 };
 
 /// What opening for a claim found.
@@ -22,6 +24,31 @@ pub(super) enum Opened {
     Found(Record),
     /// SQLite's write lock is held, and no record blocks the claim.
     New(Checkout),
+}
+
+/// How a claim looks for its record.
+enum Look {
+    /// Beside any writer. Then takes the write lock.
+    Beside,
+    /// The same, and removes what is left of an expired record.
+    MakingRoom,
+    /// Under the write lock, because this was found beside the writers: its lease has ended, and its attempt
+    /// may still be committing a result.
+    Locked(Record),
+}
+
+impl Look {
+    /// The answer of a claim that did not get the write lock in time.
+    fn in_vain(self, error: StoreError) -> Result<Opened, StoreError> {
+        match self {
+            Self::Locked(record) if error.kind() == StoreErrorKind::Busy => {
+                let lease_remaining = Duration::ZERO;
+                let state = RecordState::InProgress { lease_remaining };
+                Ok(Opened::Found(Record::new(record.fingerprint, state)))
+            }
+            _ => Err(error),
+        }
+    }
 }
 
 impl SqliteStore {
@@ -35,12 +62,18 @@ impl SqliteStore {
         let checkout = match self.shared.writers.try_take(deadline).await? {
             Some(checkout) => checkout,
             None => {
-                if let Some(claim) = claim
-                    && let Some(record) = self.read(claim, deadline).await?
-                {
-                    return Ok(Opened::Found(record));
+                let mut look = Look::Beside;
+                if let Some(claim) = claim {
+                    match self.read(claim, deadline).await? {
+                        Found::Record(record) => return Ok(Opened::Found(record)),
+                        Found::Lapsed(record) => look = Look::Locked(record),
+                        Found::Nothing | Found::Remains => {}
+                    }
                 }
-                self.shared.writers.take(Line::Ordinary, deadline).await?
+                match self.shared.writers.take(Line::Ordinary, deadline).await {
+                    Ok(checkout) => checkout,
+                    Err(error) => return look.in_vain(error),
+                }
             }
         };
         self.lock_for(checkout, claim, durable, deadline).await
@@ -55,16 +88,16 @@ impl SqliteStore {
     ) -> Result<Opened, StoreError> {
         let failed = |error| store_error("claiming", error);
         let mut backoff = Backoff::until(deadline);
-        let mut makes_room = false;
+        let mut look = Look::Beside;
         loop {
             let writer = &mut checkout.writer;
             let locked = match claim {
                 Some(claim) => {
                     let statements = &self.shared.statements;
-                    let begin = if makes_room {
-                        &statements.make_room
-                    } else {
-                        &statements.begin
+                    let begin = match look {
+                        Look::Beside => &statements.begin,
+                        Look::MakingRoom => &statements.make_room,
+                        Look::Locked(_) => &statements.begin_and_look,
                     };
                     let (text, level) = writer.at(durable, begin);
                     let found = row::find(&mut writer.connection, &text, claim).await;
@@ -75,24 +108,29 @@ impl SqliteStore {
                 }
                 None => writer.begin(durable).await.map(|()| Found::Nothing),
             };
-            match locked {
-                Ok(Found::Nothing) => return Ok(Opened::New(checkout)),
-                Ok(Found::Record(record)) => {
-                    if makes_room {
-                        checkout.roll_back_and_give_back().await;
-                    } else {
-                        checkout.give_back();
-                    }
+            match (locked, &look) {
+                (Ok(Found::Nothing), _) => return Ok(Opened::New(checkout)),
+                (Ok(Found::Lapsed(record)), Look::Beside) => look = Look::Locked(record),
+                (Ok(Found::Record(record)), Look::Beside) => {
+                    checkout.give_back();
                     return Ok(Opened::Found(record));
                 }
-                Ok(Found::Remains) => {
+                (Ok(Found::Lapsed(record)), Look::MakingRoom) => {
                     checkout.writer.roll_back().await.map_err(failed)?;
-                    makes_room = true;
+                    look = Look::Locked(record);
                 }
-                Err(error) => {
+                (Ok(Found::Record(record) | Found::Lapsed(record)), _) => {
+                    checkout.roll_back_and_give_back().await;
+                    return Ok(Opened::Found(record));
+                }
+                (Ok(Found::Remains), _) => {
+                    checkout.writer.roll_back().await.map_err(failed)?;
+                    look = Look::MakingRoom;
+                }
+                (Err(error), _) => {
                     // If the lock was refused, nothing was begun, or only a look-up. The lock may
                     // be held by this same call in another process, so the next round looks again.
-                    let may_be_open = makes_room || !is_busy(&error);
+                    let may_be_open = matches!(look, Look::MakingRoom) || !is_busy(&error);
                     if claim.is_some() && may_be_open && checkout.writer.roll_back().await.is_err()
                     {
                         return Err(failed(error));
@@ -102,13 +140,13 @@ impl SqliteStore {
                         if !is_read_only(&error) {
                             checkout.give_back();
                         }
-                        return Err(failed(error));
+                        return look.in_vain(failed(error));
                     }
-                    checkout = self
-                        .shared
-                        .writers
-                        .let_leases_pass(checkout, deadline)
-                        .await?;
+                    let passed = self.shared.writers.let_leases_pass(checkout, deadline);
+                    checkout = match passed.await {
+                        Ok(checkout) => checkout,
+                        Err(error) => return look.in_vain(error),
+                    };
                 }
             }
         }

@@ -21,6 +21,10 @@
 //!   [`Busy`](StoreErrorKind::Busy): not committed, retry with the same key. `database is locked`
 //!   is never an answer. Replays, look-ups and an operator's listings run beside a writer and take
 //!   no write lock.
+//! - **A lease that has ended is looked at twice.** Its result may have been written in time, and a
+//!   slow disk may still hold up the commit, which readers do not see. So before a call is
+//!   reported in doubt for that reason, its record is read again under the write lock. If the
+//!   writers in front take longer than the wait bound, the call is reported as in progress.
 //! - **One extra connection.** Handlers write on a connection that the store takes out of the pool
 //!   and keeps. So a pool of `n` has `n + 1` open connections, and a handler that reads through the
 //!   pool cannot starve itself. Settings that the pool makes in `after_connect` apply to this

@@ -24,6 +24,10 @@ pub(super) enum Found {
     Nothing,
     /// A record that blocks the claim.
     Record(Record),
+    /// A record that is in doubt only because its lease has ended. The result, or a renewal, may have been
+    /// written in time and wait for its commit, which readers do not see. While a disk stands still, that
+    /// may be for long. Whoever has the write lock sees what came of it.
+    Lapsed(Record),
     /// A record that no longer counts.
     Remains,
 }
@@ -40,7 +44,7 @@ pub(super) async fn find(
     match query.fetch_optional(connection).await? {
         None => Ok(Found::Nothing),
         Some(row) if row.len() == 1 => Ok(Found::Remains),
-        Some(row) => decode(&row).map(Found::Record),
+        Some(row) => decode(&row),
     }
 }
 
@@ -64,7 +68,18 @@ pub(super) fn written(claim: &Claim) -> Encoded {
     Ok(arguments)
 }
 
-pub(super) fn decode(row: &SqliteRow) -> Result<Record, sqlx::Error> {
+/// The record that a look-up returned.
+pub(super) fn decode(row: &SqliteRow) -> Result<Found, sqlx::Error> {
+    let record = record(row)?;
+    // A record that was put in doubt has no lease.
+    let has_lease = row.try_get::<Option<i64>, _>(4)?.is_some();
+    Ok(match record.state {
+        RecordState::InDoubt { .. } if has_lease => Found::Lapsed(record),
+        _ => Found::Record(record),
+    })
+}
+
+fn record(row: &SqliteRow) -> Result<Record, sqlx::Error> {
     let state = match row.try_get::<i64, _>(1)? {
         IN_PROGRESS => RecordState::InProgress {
             lease_remaining: Duration::from_micros(

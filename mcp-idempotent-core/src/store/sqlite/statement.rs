@@ -44,6 +44,9 @@ pub(super) struct Statements {
     /// The driver stops at the first row. So a replay begins no transaction, and there is none to
     /// end.
     pub(super) begin: SqlStr,
+    /// Like `begin`, but takes the write lock first. What it finds is the last word on every
+    /// attempt: no commit is on its way any more.
+    pub(super) begin_and_look: SqlStr,
     /// Like `look_up`, in a transaction that it begins. If no record is found, it takes the write
     /// lock by deleting the expired record, if any.
     ///
@@ -193,6 +196,9 @@ impl Statements {
         Self {
             begin: sql(format!(
                 "{look_up}; BEGIN IMMEDIATE; SELECT 1 FROM {record} WHERE id = ?1"
+            )),
+            begin_and_look: sql(format!(
+                "BEGIN IMMEDIATE; {look_up}; SELECT 1 FROM {record} WHERE id = ?1"
             )),
             make_room: sql(format!(
                 "BEGIN; {look_up}; DELETE FROM {record} WHERE id = ?1 AND expires_at <= {NOW}"

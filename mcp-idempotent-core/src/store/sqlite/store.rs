@@ -10,14 +10,11 @@ use super::{
     batch::Encoded,
     error::{busy, store_error},
     queue::WriterQueue,
-    row,
+    row::{self, Found},
     statement::Statements,
     writer::Backoff,
 };
-use crate::{
-    record::Record,
-    store::{CallInfo, Claim, StoreError},
-};
+use crate::store::{CallInfo, Claim, StoreError};
 
 pub(super) type Hook = dyn for<'c> Fn(&'c mut SqliteConnection, &'c CallInfo) -> BoxFuture<'c, Result<(), sqlx::Error>>
     + Send
@@ -78,18 +75,13 @@ impl SqliteStore {
     }
 
     /// Looks up a record, beside any writer.
-    pub(super) async fn read(
-        &self,
-        claim: &Claim,
-        deadline: Instant,
-    ) -> Result<Option<Record>, StoreError> {
+    pub(super) async fn read(&self, claim: &Claim, deadline: Instant) -> Result<Found, StoreError> {
         let statement = &self.shared.statements.look_up;
         let rows = self
             .rows("looking up", statement, row::looked_up(claim), deadline)
             .await?;
         rows.first()
-            .map(row::decode)
-            .transpose()
+            .map_or(Ok(Found::Nothing), row::decode)
             .map_err(|error| store_error("looking up", error))
     }
 

@@ -17,6 +17,7 @@ mod polls;
 mod renewal;
 mod retention;
 mod schema;
+mod slow_commit;
 mod take_over;
 mod transaction;
 mod writers;
