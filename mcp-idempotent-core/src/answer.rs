@@ -1,5 +1,6 @@
 //! What a caller is told about a record. This is the only such table, for calls and for status
-//! requests, and all its sentences are here.
+//! requests, and all its sentences are here. What is told of an attempt that ended without a record is in
+//! [`refusal`](crate::refusal).
 
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ const VERIFY_AFTER: Duration = Duration::from_secs(5);
 pub enum Answer {
     /// The handler ran for this caller. Give it the handler's own result.
     Executed,
-    /// The same, but the result could not be recorded: a retry will be told that the outcome is
-    /// unknown.
+    /// The same, but the result could not be recorded. A retry finds the call in doubt, once its lease has
+    /// ended, unless the store wrote the result all the same.
     Unrecorded,
     /// The handler ran for this caller, and its error left the call in doubt. Give it the handler's own
     /// error, and say what the refusal says: a retry will be told the same.
@@ -86,7 +87,7 @@ impl From<Refusal> for Answer {
 /// | in progress | the call has not ended | wait |
 /// | completed, with its result | the result | – |
 /// | completed, without its result | the effect is committed | ask the operator |
-/// | completed, with a result that cannot be read | the effect is committed | ask the operator |
+/// | completed, with a result that cannot be read | the call was executed | ask the operator |
 /// | in doubt, under `fail` | the outcome is unknown | ask the operator |
 /// | in doubt, under `rerun` or `verify` | the outcome is unknown | retry with the same key |
 /// | expired | the result is no longer kept | use a new key |
@@ -355,12 +356,12 @@ pub(crate) fn too_large() -> Refusal {
     )
 }
 
-/// The call was executed, but its stored result cannot be read.
+/// The call was executed, but its stored result cannot be read. It may be an error.
 #[must_use]
 pub fn unreadable() -> Refusal {
     Refusal::new(
         ErrorKind::OutcomeUnknown,
-        CommitOutcome::Committed,
+        CommitOutcome::Unknown,
         Action::AskOperator,
         "The call with this idempotency key was executed, but its stored result cannot be read. It \
          was not executed again.",
@@ -378,13 +379,13 @@ pub fn outdated() -> Refusal {
         ErrorKind::OutcomeUnknown,
         CommitOutcome::Committed,
         Action::AskOperator,
-        "The call with this idempotency key was executed and its effect is committed. The tool's results \
-         have another form since, so the recorded one is not this answer, but comes with it. The call was not \
+        "The call with this idempotency key was executed and its effect is committed. The form of the \
+         tool's results has changed since, so the recorded one is not this answer, but comes with it. The call was not \
          executed again; do not repeat it with a new key.",
     )
     .with_message_without_key(
-        "An equal call made earlier was executed and its effect is committed. The tool's results have \
-         another form since, so the recorded one is not this answer, but comes with it. This call was not \
+        "An equal call made earlier was executed and its effect is committed. The form of the tool's \
+         results has changed since, so the recorded one is not this answer, but comes with it. This call was not \
          executed; do not repeat it.",
     )
 }

@@ -273,7 +273,11 @@ fn growth(paired: &mut Paired<'_>, empty: &Arc<Scene>, runtime: &Runtime, cluste
         Target::AtMost(1.05),
         8,
         async || full.fill("stored", records).await,
-        async |calls| empty.each(calls, async || first_call(&empty.own).await).await,
+        async |calls| {
+            empty
+                .each(calls, async || first_call(&empty.own).await)
+                .await
+        },
         async |calls| full.each(calls, async || first_call(&full.own).await).await,
     );
 }

@@ -264,7 +264,13 @@ impl<S: Store> Engine<S> {
                 }
                 Ok(Claimed::Found(record)) => {
                     warn_of_doubt(&record, request);
-                    leader.share(&record);
+                    // One of the waiting calls may be the one that the record is about, and that runs
+                    // or is in doubt. Each asks the store itself.
+                    if identity.is_of(record.fingerprint) || is_final(&record) {
+                        leader.share(&record);
+                    } else {
+                        leader.step_down();
+                    }
                     let rotated = clearance.rotated().is_some();
                     clearance.settle(&record, identity).await;
                     let mut answer = answer_from(record, identity, rules.on_doubt, false);
@@ -273,7 +279,7 @@ impl<S: Store> Engine<S> {
                     }
                     return Beginning::Answer(answer);
                 }
-                Ok(Claimed::InProgress) => leader.found_running(),
+                Ok(Claimed::InProgress) => leader.found_busy(),
                 Err(Failed { error, .. })
                     if error.kind() == StoreErrorKind::Conflict && repeats < CLAIM_REPEATS =>
                 {
@@ -349,6 +355,14 @@ fn warn_of_doubt(record: &Record, request: &Request<'_>) {
             "a call was refused because an earlier attempt at it is in doubt"
         );
     }
+}
+
+/// Whether every call of the key is answered from this record.
+fn is_final(record: &Record) -> bool {
+    matches!(
+        record.state,
+        RecordState::Completed { .. } | RecordState::Expired
+    )
 }
 
 /// Whether a caller that waited for another process now has the claim or an answer.

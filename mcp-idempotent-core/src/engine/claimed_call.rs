@@ -72,6 +72,21 @@ impl ClaimedCall {
         completion
     }
 
+    /// Whether an error is small enough to record. Without its result, its record would say that the call
+    /// took effect.
+    pub(super) fn keeps(&self, error: &Bytes) -> bool {
+        let is_kept = error.len() <= self.policy.max_result_bytes;
+        if !is_kept {
+            tracing::warn!(
+                tool = &*self.claim.call.tool,
+                record = %self.identity.id,
+                bytes = error.len(),
+                "an error is too large to record"
+            );
+        }
+        is_kept
+    }
+
     /// Resolves when the call's guard is lost.
     pub(super) async fn guard_lost(&self) {
         match &self.guard {

@@ -40,9 +40,21 @@ pub(super) struct Flights {
 struct Flight {
     fingerprint: Fingerprint,
     round: Round,
-    running: bool,
+    seen: Seen,
     failures: u8,
     queue: VecDeque<Waiter>,
+}
+
+/// What the leader has seen of its key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// It has not asked the store yet.
+    Nothing,
+    /// Somebody holds the key's lock. That may be a call with another fingerprint, or one that only looks
+    /// for the record.
+    Busy,
+    /// The call of this fingerprint runs, here or elsewhere.
+    Running,
 }
 
 struct Waiter {
@@ -128,22 +140,20 @@ impl Flights {
                 Flight {
                     fingerprint: entrant.fingerprint,
                     round: entrant.round,
-                    running: false,
+                    seen: Seen::Nothing,
                     failures: 0,
                     queue: VecDeque::new(),
                 },
             );
             return Entry::Lead(Leader::new(self, entrant.id));
         };
-        // Until the leader holds the claim, there may be a record that this entrant matches and the
+        // Until the leader's own call runs, there may be a record that this entrant matches and the
         // leader does not. So only a running call is a reason to refuse another one.
-        if flight.running {
-            if flight.fingerprint != entrant.fingerprint {
-                return Entry::Conflict;
-            }
-            if !entrant.patient {
-                return Entry::InProgress;
-            }
+        if flight.seen == Seen::Running && flight.fingerprint != entrant.fingerprint {
+            return Entry::Conflict;
+        }
+        if flight.seen != Seen::Nothing && !entrant.patient {
+            return Entry::InProgress;
         }
         if flight.queue.len() >= self.limits.per_key {
             flight.queue.retain(|waiter| !waiter.wake.is_closed());
@@ -174,7 +184,9 @@ impl Flights {
 
     /// Whether a call of this record is known to be running.
     pub(super) fn is_running(&self, id: RecordId) -> bool {
-        self.shard(id).get(&id).is_some_and(|flight| flight.running)
+        self.shard(id)
+            .get(&id)
+            .is_some_and(|flight| flight.seen == Seen::Running)
     }
 
     fn shard(&self, id: RecordId) -> MutexGuard<'_, RecordMap<Flight>> {
@@ -214,13 +226,23 @@ impl Leader {
     /// The call is running, here or elsewhere. From now on callers that ask for something else
     /// under this key are refused, and so are callers that do not want to wait.
     pub(super) fn found_running(&self) {
+        self.found(Seen::Running);
+    }
+
+    /// Somebody holds the key, and nothing is known of the call. From now on callers that do not want
+    /// to wait are refused.
+    pub(super) fn found_busy(&self) {
+        self.found(Seen::Busy);
+    }
+
+    fn found(&self, seen: Seen) {
         let mut refused = Vec::new();
         if let Some(flight) = self.flights.shard(self.id).get_mut(&self.id) {
-            flight.running = true;
+            flight.seen = seen;
             if !flight.queue.is_empty() {
                 let (fingerprint, queue) = (flight.fingerprint, std::mem::take(&mut flight.queue));
                 for waiter in queue {
-                    if waiter.fingerprint != fingerprint {
+                    if seen == Seen::Running && waiter.fingerprint != fingerprint {
                         refused.push((waiter.wake, Wake::Conflict));
                     } else if !waiter.patient {
                         refused.push((waiter.wake, Wake::InProgress));
@@ -338,7 +360,7 @@ fn succeed(shard: &mut RecordMap<Flight>, id: RecordId) -> Option<oneshot::Sende
         if !waiter.wake.is_closed() {
             flight.fingerprint = waiter.fingerprint;
             flight.round = waiter.round;
-            flight.running = false;
+            flight.seen = Seen::Nothing;
             return Some(waiter.wake);
         }
     }

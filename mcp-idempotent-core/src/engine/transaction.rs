@@ -174,20 +174,31 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
     result: &R,
     observed: &mut ObservedCall,
 ) -> Answer {
-    let plan = plan::transaction(result.kind(), call.policy.on_error, call.identity.kind);
+    let mut plan = plan::transaction(result.kind(), call.policy.on_error, call.identity.kind);
+    let response = match plan {
+        TransactionPlan::RollBack => None,
+        TransactionPlan::Commit | TransactionPlan::RollBackAndRecord => match result.encode() {
+            Ok(response) => Some(response),
+            Err(error) => {
+                // Dropping it rolls back.
+                drop(transaction);
+                return call.refuse(refusal::not_encoded(&*error));
+            }
+        },
+    };
+    // The record would say that the call took effect.
+    let response = response.filter(|response| {
+        let is_kept = plan == TransactionPlan::Commit || call.keeps(response);
+        if !is_kept {
+            plan = TransactionPlan::RollBack;
+        }
+        is_kept
+    });
     let mut under_guard = false;
-    let (end, response) = match plan {
-        TransactionPlan::RollBack => (End::RollBack, None),
-        TransactionPlan::Commit | TransactionPlan::RollBackAndRecord => {
-            let response = match result.encode() {
-                Ok(response) => response,
-                Err(error) => {
-                    // Dropping it rolls back.
-                    drop(transaction);
-                    return call.refuse(refusal::not_encoded(&*error));
-                }
-            };
-            let mut completion = call.completion(&response);
+    let end = match &response {
+        None => End::RollBack,
+        Some(response) => {
+            let mut completion = call.completion(response);
             // The effect is undone, so equal calls may follow under any key.
             if plan == TransactionPlan::RollBackAndRecord
                 && call
@@ -198,12 +209,11 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
                 completion.guard = None;
             }
             under_guard = completion.guard.is_some();
-            let end = if plan == TransactionPlan::Commit {
+            if plan == TransactionPlan::Commit {
                 End::Commit(completion)
             } else {
                 End::RollBackAndRecord(completion)
-            };
-            (end, Some(response))
+            }
         }
     };
     if let Some(guard) = &mut call.guard {

@@ -1,7 +1,7 @@
 //! Refusals of calls whose handler ran.
 
 use crate::{
-    answer::{in_progress, still_in_doubt},
+    answer::{in_progress, left_in_doubt, still_in_doubt},
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     policy::OnDoubt,
     store::{Ended, StoreError},
@@ -140,15 +140,21 @@ pub(crate) fn not_encoded(error: &(dyn std::error::Error + Send + Sync)) -> Refu
 }
 
 /// Like [`not_encoded`], but the handler may have acted outside the database.
-pub(crate) fn not_encoded_after_acting(error: &(dyn std::error::Error + Send + Sync)) -> Refusal {
+pub(crate) fn not_encoded_after_acting(
+    error: &(dyn std::error::Error + Send + Sync),
+    on_doubt: OnDoubt,
+) -> Refusal {
     tracing::error!(%error, "a result could not be encoded; its call is in doubt");
-    Refusal::new(
-        ErrorKind::OutcomeUnknown,
-        CommitOutcome::Unknown,
-        Action::AskOperator,
-        "The call ran, but its result could not be encoded. It may have taken effect; ask the \
-         operator to look before repeating it.",
-    )
+    match on_doubt {
+        OnDoubt::Fail => Refusal::new(
+            ErrorKind::OutcomeUnknown,
+            CommitOutcome::Unknown,
+            Action::AskOperator,
+            "The call ran, but its result could not be encoded. It may have taken effect; ask the \
+             operator to look before repeating it.",
+        ),
+        OnDoubt::Rerun | OnDoubt::Verify => left_in_doubt(on_doubt),
+    }
 }
 
 pub(crate) fn fenced(on_doubt: OnDoubt) -> Refusal {
@@ -158,19 +164,19 @@ pub(crate) fn fenced(on_doubt: OnDoubt) -> Refusal {
             ErrorKind::OutcomeUnknown,
             CommitOutcome::Unknown,
             Action::AskOperator,
-            "The call lost its lease and with it the right to record its result. It may have taken \
+            "The server lost track of this call while it ran, so its result is not recorded. It may have taken \
              effect; ask the operator to look before repeating it.",
         ),
         OnDoubt::Rerun | OnDoubt::Verify => Refusal::new(
             ErrorKind::OutcomeUnknown,
             CommitOutcome::Unknown,
             Action::RetrySameKey,
-            "The call lost its lease and with it the right to record its result. It may have taken \
+            "The server lost track of this call while it ran, so its result is not recorded. It may have taken \
              effect; send the same call with the same key again to find out, and do not use a new \
              key.",
         )
         .with_message_without_key(
-            "The call lost its lease and with it the right to record its result. It may have taken \
+            "The server lost track of this call while it ran, so its result is not recorded. It may have taken \
              effect; send exactly the same call again to find out, without adding a key.",
         ),
     }

@@ -105,7 +105,8 @@ impl Claim {
 pub enum Claimed<C> {
     /// The caller has the right to run: an open transaction, or a lease.
     New(C),
-    /// The same call is running elsewhere.
+    /// The key's lock is held elsewhere, probably by the same call. It proves nothing: the holder may only
+    /// look for the record.
     InProgress,
     /// A different call is running elsewhere under this key.
     Conflict,

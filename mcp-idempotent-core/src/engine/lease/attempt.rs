@@ -20,7 +20,7 @@ use crate::{
         plan::{self, LeasePlan},
     },
     fingerprint::RecordId,
-    handler_result::HandlerResult,
+    handler_result::{HandlerResult, ResultKind},
     refusal,
     store::{End, Ended, LeaseEnd, Store},
     telemetry::{ObservedCall, Outcome},
@@ -152,6 +152,9 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
     };
     match plan {
         LeasePlan::Record => match result.encode() {
+            Ok(response) if !kind.is_success() && !call.keeps(&response) => {
+                leave_in_doubt(owned, call, kind, observed).await
+            }
             Ok(response) => match transaction {
                 Some(transaction) => {
                     complete_with(owned, transaction, call, response, observed).await
@@ -161,7 +164,7 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
             Err(error) => {
                 // The handler has acted. Dropping the lease leaves the record in doubt.
                 observed.note(Outcome::LeftInDoubt);
-                call.refuse(refusal::not_encoded_after_acting(&*error))
+                call.refuse(refusal::not_encoded_after_acting(&*error, owned.on_doubt))
             }
         },
         LeasePlan::Release => {
@@ -170,15 +173,22 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
             call.end_guard(GuardEnd::Release { acted }).await;
             call.end_without_record(result)
         }
-        LeasePlan::InDoubt => {
-            call.warn_of_doubt(kind);
-            observed.note(Outcome::LeftInDoubt);
-            let _ = owned.abandon().await;
-            call.end_guard(GuardEnd::Abandon).await;
-            share_doubt(call, &owned);
-            Answer::LeftInDoubt(left_in_doubt(owned.on_doubt))
-        }
+        LeasePlan::InDoubt => leave_in_doubt(owned, call, kind, observed).await,
     }
+}
+
+async fn leave_in_doubt<S: Store>(
+    mut owned: EndOnDrop<S>,
+    mut call: ClaimedCall,
+    kind: ResultKind,
+    observed: &mut ObservedCall,
+) -> Answer {
+    call.warn_of_doubt(kind);
+    observed.note(Outcome::LeftInDoubt);
+    let _ = owned.abandon().await;
+    call.end_guard(GuardEnd::Abandon).await;
+    share_doubt(call, &owned);
+    Answer::LeftInDoubt(left_in_doubt(owned.on_doubt))
 }
 
 async fn complete<S: Store>(

@@ -56,13 +56,13 @@ pub(super) async fn end<S: Store, R: HandlerResult + ?Sized>(
     let (own, ended) = match (plan, own) {
         // Its effect may have been committed without the completion.
         _ if kind.is_success() => (None, owned.abandon().await),
-        (LeasePlan::Record, Some(Ok(own))) => {
+        (LeasePlan::Record, Some(Ok(own))) if call.keeps(&own) => {
             let ended = owned.complete(&call, &own).await;
             (Some(own), ended)
         }
         (LeasePlan::Record, Some(Err(error))) => {
             observed.note(Outcome::LeftInDoubt);
-            return call.refuse(refusal::not_encoded_after_acting(&*error));
+            return call.refuse(refusal::not_encoded_after_acting(&*error, owned.on_doubt));
         }
         (LeasePlan::Release, _) => (None, owned.release(acted).await),
         (LeasePlan::Record | LeasePlan::InDoubt, _) => (None, owned.abandon().await),

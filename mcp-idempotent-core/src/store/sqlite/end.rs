@@ -234,7 +234,9 @@ impl SqliteStore {
                 Box::pin(self.find_out(proof, at, error)).await
             }
             // COMMIT found nothing to commit.
-            Some(_) if is_sql_error(&error) => Box::pin(self.ended_by_handler(checkout, claim)).await,
+            Some(_) if is_sql_error(&error) => {
+                Box::pin(self.ended_by_handler(checkout, claim)).await
+            }
             Some(_) => aborted(checkout, "committing", error).await,
             None if is_sql_error(&error) && !self.is_ours(&mut checkout).await => {
                 Box::pin(self.ended_by_handler(checkout, claim)).await

@@ -5,11 +5,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{Outcome, Reply, Server, joined, own, replayed, succeed, until};
 
-const RETRY: Outcome = Outcome::Refused(
-    "idempotency_not_committed",
-    "not_committed",
-    "retry_same_key",
-);
+const RETRY: Outcome = Outcome::Refused("idempotency_outcome_unknown", "unknown", "retry_same_key");
 const WAIT: Outcome = Outcome::Refused("idempotency_key_in_progress", "unknown", "wait");
 
 /// A call whose handler runs until it is told to end.

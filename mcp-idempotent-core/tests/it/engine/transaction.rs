@@ -122,6 +122,28 @@ async fn an_error_is_recorded_or_not_as_the_policy_says_and_its_effect_only_wher
     }
 }
 
+/// A record without its result says that the effect is committed.
+#[tokio::test]
+async fn an_error_that_is_too_large_to_keep_is_recorded_only_with_its_effect() {
+    let too_large = Outcome::Refused("idempotency_result_too_large", "committed", "ask_operator");
+    for (on_error, second, effects) in [
+        (OnError::Default, own("two"), 1),
+        (OnError::Record, own("two"), 1),
+        (OnError::Commit, too_large, 1),
+    ] {
+        let server = Server::new(LONG, |policy| {
+            policy.on_error = on_error;
+            policy.max_result_bytes = 3;
+        })
+        .await;
+        let failed = reply(ResultKind::ErrorResult, "failed");
+        assert_eq!(server.call(failed).await, own("failed"), "{on_error:?}");
+        let again = reply(ResultKind::Success, "two");
+        assert_eq!(server.call(again).await, second, "{on_error:?}");
+        assert_eq!(server.effects().await, effects, "{on_error:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_handler_that_holds_its_transaction_for_too_long_is_stopped_and_rolled_back() {
     let server = Server::new(Duration::from_millis(50), |_| {}).await;

@@ -1,6 +1,6 @@
 //! Calls that meet at one record in one process.
 
-use std::sync::{Arc, atomic::Ordering::SeqCst};
+use std::sync::Arc;
 
 use shuttle::{
     rand::{Rng as _, thread_rng},
@@ -8,7 +8,7 @@ use shuttle::{
 };
 
 use super::{
-    flight::{Entry, Wake},
+    flight::Entry,
     site::{End, Seen, Site, at_once, count, entrant, leading, queued},
 };
 use crate::schedules;

@@ -31,8 +31,8 @@ pub(crate) fn add_unrecorded(meta: &mut Option<Meta>) {
 
 /// What the marker of such a result says.
 pub(crate) fn unrecorded() -> Value {
-    let message = "The call was executed, but its result could not be recorded. Keep it: a retry will be \
-                   told that the outcome is unknown.";
+    let message = "The call was executed, but its result could not be recorded. Keep it, and do not send \
+                   the call again.";
     json!({ "message": message })
 }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use mcp_idempotent_core::{Action, CommitOutcome, ErrorKind, Interrupted, Policy, Refusal};
+use mcp_idempotent_core::{
+    Action, CommitOutcome, ErrorKind, Interrupted, OnDoubt, Policy, Refusal,
+};
 use rmcp::{
     ErrorData,
     model::{CallToolResult, ContentBlock, ErrorCode, MetaObject},
@@ -97,48 +99,72 @@ pub(crate) fn text_block(text: String) -> String {
     serde_json::json!(ContentBlock::text(text)).to_string()
 }
 
-pub(crate) fn interrupted(why: Interrupted, outcome: CommitOutcome) -> Refusal {
-    let (kind, action, message, without_key) = match (why, outcome) {
-        (Interrupted::OverTime, CommitOutcome::Unknown) => (
+/// The handler was stopped or panicked, and what it wrote is rolled back.
+pub(crate) fn interrupted(why: Interrupted) -> Refusal {
+    let (kind, message, without_key) = match why {
+        Interrupted::OverTime => (
             ErrorKind::TransactionTooLong,
+            "The tool held its database transaction for longer than the server allows and was \
+             stopped; nothing was committed. It may be sent again with the same key.",
+            "The tool held its database transaction for longer than the server allows and was \
+             stopped; nothing was committed. It may be sent again, exactly as it is.",
+        ),
+        _ => (
+            ErrorKind::HandlerPanicked,
+            "The tool failed unexpectedly; nothing was committed. It may be sent again with \
+             the same key.",
+            "The tool failed unexpectedly; nothing was committed. It may be sent again, exactly \
+             as it is.",
+        ),
+    };
+    Refusal::new(
+        kind,
+        CommitOutcome::NotCommitted,
+        Action::RetrySameKey,
+        message,
+    )
+    .with_message_without_key(without_key)
+}
+
+/// The same, if the handler may have acted elsewhere. The action is that of a later call.
+pub(crate) fn interrupted_after_acting(why: Interrupted, on_doubt: OnDoubt) -> Refusal {
+    let kind = match why {
+        Interrupted::OverTime => ErrorKind::TransactionTooLong,
+        _ => ErrorKind::HandlerPanicked,
+    };
+    let refusal = |action, message| Refusal::new(kind, CommitOutcome::Unknown, action, message);
+    match (why, on_doubt) {
+        (Interrupted::OverTime, OnDoubt::Fail) => refusal(
             Action::AskOperator,
             "The tool held its database transaction for longer than the server allows and was \
              stopped. What it wrote is rolled back; what it did elsewhere may have taken \
              effect. Ask the operator to look before repeating it.",
-            None,
         ),
-        (Interrupted::OverTime, _) => (
-            ErrorKind::TransactionTooLong,
+        (Interrupted::OverTime, _) => refusal(
             Action::RetrySameKey,
             "The tool held its database transaction for longer than the server allows and was \
-             stopped; nothing was committed. It may be sent again with the same key.",
-            Some(
-                "The tool held its database transaction for longer than the server allows and was \
-                 stopped; nothing was committed. It may be sent again, exactly as it is.",
-            ),
+             stopped. What it wrote is rolled back; what it did elsewhere may have taken \
+             effect. Send the same call with the same key again to find out; do not use a new key.",
+        )
+        .with_message_without_key(
+            "The tool held its database transaction for longer than the server allows and was \
+             stopped. What it wrote is rolled back; what it did elsewhere may have taken \
+             effect. Send exactly the same call again to find out, without adding a key.",
         ),
-        (_, CommitOutcome::NotCommitted) => (
-            ErrorKind::HandlerPanicked,
-            Action::RetrySameKey,
-            "The tool failed unexpectedly; nothing was committed. It may be sent again with \
-             the same key.",
-            Some(
-                "The tool failed unexpectedly; nothing was committed. It may be sent again, exactly \
-                 as it is.",
-            ),
-        ),
-        (_, CommitOutcome::Committed | CommitOutcome::Unknown) => (
-            ErrorKind::HandlerPanicked,
+        (_, OnDoubt::Fail) => refusal(
             Action::AskOperator,
             "The tool failed unexpectedly, so it is not known whether it took effect. Ask the \
              operator to look before repeating it.",
-            None,
         ),
-    };
-    let refusal = Refusal::new(kind, outcome, action, message);
-    match without_key {
-        Some(without_key) => refusal.with_message_without_key(without_key),
-        None => refusal,
+        _ => refusal(
+            Action::RetrySameKey,
+            "The tool failed unexpectedly, so it is not known whether it took effect. Send the same \
+             call with the same key again to find out; do not use a new key.",
+        )
+        .with_message_without_key(
+            "The tool failed unexpectedly, so it is not known whether it took effect. Send exactly the \
+             same call again to find out, without adding a key.",
+        ),
     }
 }
 
@@ -294,35 +320,24 @@ mod tests {
 
     #[test]
     fn every_caller_hears_why_the_handler_was_interrupted() {
-        for (why, outcome, said) in [
-            (
-                Interrupted::OverTime,
-                CommitOutcome::NotCommitted,
-                "for longer than",
-            ),
-            (
-                Interrupted::OverTime,
-                CommitOutcome::Unknown,
-                "for longer than",
-            ),
-            (
-                Interrupted::Panicked,
-                CommitOutcome::NotCommitted,
-                "failed unexpectedly",
-            ),
-            (
-                Interrupted::Panicked,
-                CommitOutcome::Unknown,
-                "failed unexpectedly",
-            ),
+        for (why, said) in [
+            (Interrupted::OverTime, "for longer than"),
+            (Interrupted::Panicked, "failed unexpectedly"),
         ] {
-            let refusal = interrupted(why, outcome);
-            for key in [KeyKind::Explicit, KeyKind::Derived] {
-                let message = refusal.message_for(key);
-                assert!(message.contains(said), "{message}");
+            let refusals = [
+                interrupted(why),
+                interrupted_after_acting(why, OnDoubt::Fail),
+                interrupted_after_acting(why, OnDoubt::Rerun),
+                interrupted_after_acting(why, OnDoubt::Verify),
+            ];
+            for refusal in refusals {
+                for key in [KeyKind::Explicit, KeyKind::Derived] {
+                    let message = refusal.message_for(key);
+                    assert!(message.contains(said), "{message}");
+                }
+                let without_key = refusal.message_for(KeyKind::Derived);
+                assert!(!without_key.contains("same key"), "{without_key}");
             }
-            let without_key = refusal.message_for(KeyKind::Derived);
-            assert!(!without_key.contains("same key"), "{without_key}");
         }
     }
 }

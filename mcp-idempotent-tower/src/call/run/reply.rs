@@ -1,8 +1,8 @@
 //! How a handler ended, and what its caller gets.
 
 use mcp_idempotent_core::{
-    Answer, Bytes, CommitOutcome, HandlerResult, Interrupted, OnDoubt, OnErrorResult, Refusal,
-    Replay, ResultKind, RotatedKey, answer,
+    Answer, Bytes, HandlerResult, Interrupted, OnDoubt, OnErrorResult, Refusal, Replay, ResultKind,
+    RotatedKey, answer,
     refusal::{session_ended, session_ended_after_acting},
 };
 
@@ -21,7 +21,7 @@ impl NoResult {
             kind: ResultKind::Interrupted,
             refusal: match why {
                 Interrupted::SessionEnded => session_ended(),
-                why => refusal::interrupted(why, CommitOutcome::NotCommitted),
+                why => refusal::interrupted(why),
             },
         }
     }
@@ -32,7 +32,7 @@ impl NoResult {
             kind: ResultKind::Interrupted,
             refusal: match why {
                 Interrupted::SessionEnded => session_ended_after_acting(on_doubt),
-                why => refusal::interrupted(why, CommitOutcome::Unknown),
+                why => refusal::interrupted_after_acting(why, on_doubt),
             },
         }
     }

@@ -5,7 +5,8 @@ use tokio::{sync::oneshot, time::sleep};
 
 use super::{
     super::{
-        Outcome, Reply, Server, in_doubt_until_retried, joined, own, replayed, succeed, until,
+        Outcome, Reply, Server, in_doubt, in_doubt_until_retried, joined, own, replayed, succeed,
+        until,
     },
     ASK_AGAIN, CONFLICT, IN_DOUBT, IN_PROGRESS, elsewhere, ends, faulty, never, seconds, settle,
     start,
@@ -30,6 +31,18 @@ async fn under_fail_a_call_in_doubt_stays_so_and_is_not_run_again() {
         sleep(super::HOUR).await;
     }
     assert_eq!(server.token("k").await, token);
+}
+
+/// Its record would say that the call took effect.
+#[tokio::test(start_paused = true)]
+async fn an_error_that_is_too_large_to_keep_leaves_its_call_in_doubt() {
+    let server = faulty(|policy| policy.max_result_bytes = 3);
+    let declined = server.call("k", ends(ResultKind::ErrorResult, "declined"));
+    assert_eq!(declined.await, in_doubt("declined"));
+    assert_eq!(server.call("k", never()).await, IN_DOUBT);
+    let small = server.call("small", ends(ResultKind::ErrorResult, "no"));
+    assert_eq!(small.await, own("no"));
+    assert_eq!(server.call("small", never()).await, replayed("no"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@ mod operator;
 pub(super) mod store;
 mod sweep;
 mod verify;
+mod waiting;
 
 use std::{future::Future, time::Duration};
 

@@ -33,6 +33,8 @@ pub(in crate::engine) enum Fault {
     AnswersLate,
     /// It never answers, and does nothing.
     Swallows,
+    /// A claim finds that somebody else holds the key.
+    Held,
 }
 
 #[derive(Default)]
@@ -48,7 +50,7 @@ impl Switch {
         loop {
             let now = *fault.borrow_and_update();
             match now {
-                Fault::None | Fault::AnswersLate => return Ok(()),
+                Fault::None | Fault::AnswersLate | Fault::Held => return Ok(()),
                 Fault::Fails => {
                     return Err(StoreError::new(StoreErrorKind::Unavailable, "away"));
                 }
@@ -130,6 +132,9 @@ impl Store for Faulty {
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed<Lease>, StoreError> {
         self.claim.before().await?;
+        if matches!(*self.claim.0.borrow(), Fault::Held) {
+            return Ok(Claimed::InProgress);
+        }
         let claimed = self.memory.claim(claim).await;
         self.claim.after().await;
         claimed
