@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use sqlx::{Arguments as _, SqlStr, error::BoxDynError, sqlite::SqliteArguments};
+use sqlx::{Arguments as _, Row as _, SqlStr, error::BoxDynError, sqlite::SqliteArguments};
 
 use super::{
     batch::Encoded,
+    error::store_error,
     queue::Line,
     store::{SqliteStore, micros},
 };
@@ -33,7 +34,38 @@ pub(super) async fn complete(
         None => &statements.complete,
         Some(_) => &statements.complete_both,
     };
-    change(store, "completing", statement, finished(lease, completion)).await
+    let ended = change(store, "completing", statement, finished(lease, completion)).await?;
+    match ended {
+        LeaseEnd::Done(_) => Ok(ended),
+        LeaseEnd::Fenced => done_before(store, lease, completion).await,
+    }
+}
+
+/// The engine repeats a completion, so an earlier one may have done the work and lost its answer:
+/// the record is as the statement would leave it, and nobody else can have done that under this
+/// token. No such commit is still on its way, because the statement that found no row has had the
+/// write lock.
+///
+/// The other ends are not repeated after an error, and a renewal does the same a second time.
+async fn done_before(
+    store: &SqliteStore,
+    lease: &Lease,
+    completion: &Completion,
+) -> Result<LeaseEnd, StoreError> {
+    const DOING: &str = "finding out about a completion";
+    let asked = held(lease).and_then(|mut arguments| {
+        arguments.add(completion.response.as_deref())?;
+        Ok(arguments)
+    });
+    let statement = &store.shared.statements.completed_as;
+    let rows = store
+        .rows(DOING, statement, asked, store.deadline())
+        .await?;
+    let at = rows.first().map(|row| row.try_get(0)).transpose();
+    let at = at.map_err(|error| store_error(DOING, error))?;
+    Ok(at.map_or(LeaseEnd::Fenced, |at| {
+        LeaseEnd::Done(Timestamp::from_micros(at))
+    }))
 }
 
 pub(super) async fn release(

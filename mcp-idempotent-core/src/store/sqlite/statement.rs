@@ -84,6 +84,9 @@ pub(super) struct Statements {
     /// `?1` id, `?2` token, `?3` completed at → whether the record was completed with exactly
     /// these.
     pub(super) is_completed: SqlStr,
+    /// `?1` id, `?2` token, `?3` response → completed at, if the record was completed with exactly
+    /// these.
+    pub(super) completed_as: SqlStr,
     /// `?1` id, `?2` token, `?3` how long to keep what is left → now.
     pub(super) release: SqlStr,
     /// `?1` id, `?2` token → now.
@@ -270,6 +273,10 @@ impl Statements {
             is_completed: sql(format!(
                 "SELECT EXISTS (SELECT 1 FROM {record} WHERE id = ?1 AND token = ?2 \
                  AND state = {COMPLETED} AND completed_at = ?3)"
+            )),
+            completed_as: sql(format!(
+                "SELECT completed_at FROM {record} WHERE id = ?1 AND token = ?2 \
+                 AND state = {COMPLETED} AND response IS ?3"
             )),
             release: sql(format!(
                 "UPDATE {record} SET state = {RELEASED}, lease_until = NULL, {} \

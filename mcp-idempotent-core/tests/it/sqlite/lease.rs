@@ -62,3 +62,79 @@ async fn a_restored_backup_gives_no_token_out_again() {
         .await;
     assert!(matches!(late, Ok(LeaseEnd::Fenced)), "{late:?}");
 }
+
+/// Its first answer may have been lost after the commit.
+#[tokio::test]
+async fn a_completion_that_is_sent_again_is_done_at_the_same_time() {
+    let database = Database::new().await;
+    let (store, other) = (database.store(), database.store());
+    let results = [completion(b"sent"), completion(b"")];
+    for (key, result) in (1..).zip(results.into_iter().chain([without_result()])) {
+        let held = lease(&store, &claim(key)).await;
+        let Ok(LeaseEnd::Done(at)) = store.complete(&held, result.clone()).await else {
+            panic!("the lease is current");
+        };
+        for store in [&store, &other] {
+            let again = store.complete(&held, result.clone()).await;
+            assert!(
+                matches!(again, Ok(LeaseEnd::Done(found)) if found == at),
+                "{key}: {again:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_completion_under_a_guard_that_is_sent_again_is_done_at_the_same_time() {
+    let database = Database::new().await;
+    let store = database.store();
+    let held = lease(&store, &claim(1)).await;
+    let mut result = completion(b"sent");
+    result.guard = Some(lease(&store, &claim(2)).await);
+    let Ok(LeaseEnd::Done(at)) = store.complete(&held, result.clone()).await else {
+        panic!("both leases are current");
+    };
+    let again = store.complete(&held, result).await;
+    assert!(
+        matches!(again, Ok(LeaseEnd::Done(found)) if found == at),
+        "{again:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_second_completion_with_another_result_or_under_another_token_is_fenced() {
+    let database = Database::new().await;
+    let store = database.store();
+    let held = lease(&store, &claim(1)).await;
+    store.complete(&held, completion(b"sent")).await.unwrap();
+    let another = Lease::new(held.id, held.token + 1);
+    for (lease, result) in [
+        (&held, completion(b"late")),
+        (&held, completion(b"")),
+        (&held, without_result()),
+        (&another, completion(b"sent")),
+    ] {
+        let ended = store.complete(lease, result).await;
+        assert!(matches!(ended, Ok(LeaseEnd::Fenced)), "{ended:?}");
+    }
+}
+
+/// The result that it finds is another attempt's, or an operator's.
+#[tokio::test]
+async fn an_attempt_that_lost_its_lease_is_fenced_although_the_same_result_is_recorded() {
+    let database = Database::new().await;
+    let store = database.store();
+    let first = lease(&store, &claim(1)).await;
+    store.abandon(&first).await.unwrap();
+    let ended = store.complete(&first, completion(b"sent")).await;
+    assert!(matches!(ended, Ok(LeaseEnd::Fenced)), "{ended:?}");
+    let second = store.take_over(&claim(1), first.token).await.unwrap();
+    let second = second.expect("it was in doubt");
+    store.complete(&second, completion(b"sent")).await.unwrap();
+    let ended = store.complete(&first, completion(b"sent")).await;
+    assert!(matches!(ended, Ok(LeaseEnd::Fenced)), "{ended:?}");
+}
+
+fn without_result() -> Completion {
+    Completion::new(None, claim(1).lease)
+}
