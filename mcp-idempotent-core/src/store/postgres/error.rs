@@ -8,6 +8,23 @@ use crate::store::{StoreError, StoreErrorKind};
 
 /// Errors that our own statements raise on purpose, because sqlx returns no rows there. They mean
 /// this only in a batch that has nothing but our statements.
+///
+/// A code is used for more than one answer, so the step that raises it counts too:
+///
+/// | SQLSTATE | step | meaning | read in |
+/// | --- | --- | --- | --- |
+/// | `22012` | `Primary` | the server is a standby | `tries.rs`, `verify.rs` |
+/// | `22012` | `LockKey`, `LockKeyUnlessSerializable`, `ClaimLease` | this exact call is running | `tries.rs`, `fate.rs`, `verify.rs` |
+/// | `22012` | `TryLock` | the transaction in question is still open | `tries.rs`, `verify.rs` |
+/// | `2201E` | `LockKey`, `LockKeyUnlessSerializable`, `ClaimLease` | another call with this key is running | `tries.rs`, `fate.rs`, `verify.rs` |
+/// | `2201E` | `CompleteHere` for the call's own lease | the lease is lost | `fate.rs` |
+/// | `2201E` | `CompleteHere` for the guard of a call | the guard is lost: with a lease, as if that were lost; without one, another call is at work | `fate.rs` |
+/// | `2201F` | `Seen` | there is a record, expired or not | `tries.rs`, `fate.rs` |
+/// | `2201G` | `OpenUnclaimed`, `LockKey`, `LockKeyUnlessSerializable` | transactions begin read-only | [`is_read_only`] |
+/// | `22011` | `LockKeyUnlessSerializable` | the transaction is serializable | `tries.rs` |
+///
+/// On a pool's connection it is not known which step of an opening batch was stopped. There the
+/// code has to be enough, so no two steps of such a batch use one code for different answers.
 pub(super) mod answer {
     /// Division by zero: the lock of this exact call is taken.
     pub(in crate::store::postgres) const NO: &str = "22012";

@@ -117,6 +117,19 @@ pub(super) async fn stopped(
 /// Decides what may be believed once the COMMIT has been sent. The transaction was not committed if
 /// its own connection can still roll it back. The handler had ended it if the server says so twice:
 /// for the RELEASE that began the batch, and for a later ROLLBACK TO. Everything else is open.
+///
+/// | COMMIT was sent | was ours | own view | fate |
+/// | --- | --- | --- | --- |
+/// | any | any | undone | not committed |
+/// | no | no | not ours | ended by the handler |
+/// | no | no | unclear | not committed; the connection is closed |
+/// | yes | no | not ours, and the batch stopped at an error about the transaction | ended by the handler |
+/// | yes | no | not ours, and it stopped at another error | open |
+/// | yes | yes | not ours | open |
+/// | yes | any | unclear | open; the connection is closed |
+///
+/// It never counts as ours unless the COMMIT was sent. The view is unclear, without a question, if
+/// the batch stopped because the connection was silent, and also if the question gets no answer.
 async fn fate(store: &PostgresStore, mut transaction: PgTransaction, why: &Stopped) -> Fate {
     let view = async {
         Ok(if is_silence(&why.error) {
