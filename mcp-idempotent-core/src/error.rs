@@ -82,7 +82,8 @@ pub enum ErrorKind {
     /// The effect is committed, but its result is not kept: it was too large, or unknown to the operator
     /// who resolved the call.
     ResultTooLarge,
-    /// The store could not be reached, so the handler did not run.
+    /// The store could not be reached. The handler did not run, unless it was the running handler that
+    /// asked the store ([`LeaseHandle::ensure_current`](crate::LeaseHandle::ensure_current)).
     StoreUnavailable,
     /// The handler ran, but its transaction could not be committed.
     NotCommitted,
@@ -96,7 +97,8 @@ pub enum ErrorKind {
     Misconfigured,
     /// The handler panicked.
     HandlerPanicked,
-    /// The handler held its transaction for longer than the store allows.
+    /// The handler held its transaction for longer than the store or the policy's
+    /// `transaction_timeout` allows.
     TransactionTooLong,
 }
 

@@ -43,7 +43,9 @@ pub enum Begun<S: Store> {
 impl<S: Store> Engine<S> {
     /// Begins a call in lease mode. The claim is durable before the handler runs.
     ///
-    /// Dropping the future leaves nothing behind: if a claim was on its way, it is released.
+    /// If the future is dropped, a claim that was on its way is released. A call that was in doubt
+    /// stays in doubt: if the future is dropped after a takeover, for instance during `verify`, then
+    /// under a new token.
     pub async fn begin_lease(&self, request: Request<'_>) -> Begun<S> {
         // A lease must outlive any transaction that blocks its renewal.
         if let Err(refusal) = request.check_policy(self.inner.store.transaction_limit()) {

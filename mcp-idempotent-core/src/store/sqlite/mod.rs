@@ -32,7 +32,7 @@
 //! - **Only the store ends the transaction.** A nested `begin()` is a savepoint. A commit hook
 //!   refuses COMMIT by raw SQL, and a rollback hook notices ROLLBACK by raw SQL. The call is then
 //!   answered as outcome unknown, and its key is in doubt. The store replaces any commit and
-//!   your own rollback hooks on that connection, and a handler must not set its own.
+//!   rollback hooks of yours on that connection, and a handler must not set its own.
 //! - **A rollback by the handler looks like one by SQLite** (`INSERT OR ROLLBACK`,
 //!   `RAISE(ROLLBACK)`, a full disk). Either way nothing was committed. If the handler then returns
 //!   a success, the call is answered as outcome unknown; if it returns an error, as not committed.
