@@ -20,6 +20,9 @@
 //!    [`Store::abandon`] and [`End::Complete`] change a record only while it is in progress under
 //!    exactly that token and its lease has not ended. Otherwise they answer [`LeaseEnd::Fenced`]
 //!    ([`Ended::Fenced`]) and change nothing.
+//!    One exception: the engine repeats a completion after an error that may have followed its
+//!    commit. If the record is completed under that token with that very result, a store may answer
+//!    the second with [`LeaseEnd::Done`] and the time of the first.
 //! 5. **A lapsed lease is in doubt.** It is reported as [`RecordState::InDoubt`] and is never
 //!    claimed anew. A result that was written in time and whose commit outlasts the lease is no
 //!    lapse: until the commit has ended, the record is in progress, and
