@@ -230,7 +230,7 @@ async fn an_attempt_that_was_taken_over_commits_nothing() {
                 "{driver}"
             ),
             Err(told) => assert!(
-                told.to_string().contains("lost its lease"),
+                told.to_string().contains("is not recorded"),
                 "{driver}: {told}"
             ),
         }

@@ -245,6 +245,22 @@ fn replays(paired: &mut Paired<'_>, scene: &Arc<Scene>) {
         );
     }
     paired.row_after(
+        "replay, own / SELECT, pool, each after a rest",
+        Target::AtMost(0.6),
+        CALLS,
+        record,
+        async |calls| {
+            scene
+                .each_rested(calls, async || scene.bare_select().await)
+                .await
+        },
+        async |calls| {
+            scene
+                .each_rested(calls, async || replay(&scene.own, &key).await)
+                .await
+        },
+    );
+    paired.row_after(
         "conflict, own / SELECT, pool",
         Target::None,
         CALLS,

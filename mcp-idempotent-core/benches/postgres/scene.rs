@@ -96,6 +96,19 @@ impl Scene {
         time
     }
 
+    /// What the caller of each waits, if the connections have come to rest before it: neither the pool's
+    /// ping nor a replay's ROLLBACK is on its way any more.
+    pub(crate) async fn each_rested(&self, calls: u32, call: impl AsyncFn()) -> Duration {
+        const REST: Duration = Duration::from_millis(2);
+        let mut time = Duration::ZERO;
+        for _ in 0..calls {
+            self.settle().await;
+            tokio::time::sleep(REST).await;
+            time += crate::paired::each(1, &call).await;
+        }
+        time / calls
+    }
+
     /// What a user would write anyway.
     pub(crate) async fn bare(&self) {
         bare(self.pool.begin().await.expect("begin")).await;

@@ -152,6 +152,10 @@ impl Flights {
         if flight.seen == Seen::Running && flight.fingerprint != entrant.fingerprint {
             return Entry::Conflict;
         }
+        // The store can tell whose call it is.
+        if flight.seen == Seen::Busy && flight.fingerprint != entrant.fingerprint {
+            return Entry::Lead(Leader::alone(self, entrant.id));
+        }
         if flight.seen != Seen::Nothing && !entrant.patient {
             return Entry::InProgress;
         }
@@ -203,7 +207,7 @@ pub(super) struct Leader {
     id: RecordId,
     /// Whether it may have run the handler. If so, ending without a record counts as a failure.
     began: bool,
-    /// It no longer leads. The flight of this key is gone, or has another leader.
+    /// It no longer leads, or never did. The flight of this key is gone, or has another leader.
     ended: AtomicBool,
 }
 
@@ -215,6 +219,13 @@ impl Leader {
             began: false,
             ended: AtomicBool::new(false),
         }
+    }
+
+    /// For a call that asks the store beside the key's leader. It decides for nobody else.
+    fn alone(flights: &Arc<Flights>, id: RecordId) -> Self {
+        let leader = Self::new(flights, id);
+        leader.ended.store(true, Ordering::Release);
+        leader
     }
 
     /// The claim is held, and the handler runs next.
@@ -229,30 +240,37 @@ impl Leader {
         self.found(Seen::Running);
     }
 
-    /// Somebody holds the key, and nothing is known of the call. From now on callers that do not want
-    /// to wait are refused.
+    /// Somebody holds the key, perhaps for another call. From now on callers that ask for something else
+    /// under this key ask the store themselves, and those that do not want to wait are refused.
     pub(super) fn found_busy(&self) {
         self.found(Seen::Busy);
     }
 
     fn found(&self, seen: Seen) {
-        let mut refused = Vec::new();
+        if self.ended.load(Ordering::Acquire) {
+            return;
+        }
+        let mut woken = Vec::new();
         if let Some(flight) = self.flights.shard(self.id).get_mut(&self.id) {
             flight.seen = seen;
             if !flight.queue.is_empty() {
                 let (fingerprint, queue) = (flight.fingerprint, std::mem::take(&mut flight.queue));
                 for waiter in queue {
-                    if seen == Seen::Running && waiter.fingerprint != fingerprint {
-                        refused.push((waiter.wake, Wake::Conflict));
+                    if waiter.fingerprint != fingerprint {
+                        let wake = match seen {
+                            Seen::Running => Wake::Conflict,
+                            _ => Wake::Lead(Self::alone(&self.flights, self.id)),
+                        };
+                        woken.push((waiter.wake, wake));
                     } else if !waiter.patient {
-                        refused.push((waiter.wake, Wake::InProgress));
+                        woken.push((waiter.wake, Wake::InProgress));
                     } else {
                         flight.queue.push_back(waiter);
                     }
                 }
             }
         }
-        send_all(refused);
+        send_all(woken);
     }
 
     /// A record decides for all waiting calls.

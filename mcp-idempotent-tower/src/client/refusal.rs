@@ -58,7 +58,11 @@ const SAID: &[(ErrorKind, &[(CommitOutcome, Action)])] = {
         ),
         (
             ErrorKind::TransactionTooLong,
-            &[(NotCommitted, RetrySameKey), (Unknown, AskOperator)],
+            &[
+                (NotCommitted, RetrySameKey),
+                (Unknown, AskOperator),
+                (Unknown, RetrySameKey),
+            ],
         ),
         (
             ErrorKind::Misconfigured,

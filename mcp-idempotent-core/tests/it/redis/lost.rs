@@ -151,6 +151,25 @@ async fn a_result_whose_acknowledgement_is_lost_is_recorded_once_and_not_fenced(
     assert!(matches!(again, Ok(LeaseEnd::Fenced)), "{again:?}");
 }
 
+/// All its answers were lost.
+#[tokio::test]
+async fn a_completion_that_is_sent_again_is_done_at_the_same_time() {
+    let (_server, _lossy, store) = lossy().await;
+    for (key, result) in [(1, completion(b"done")), (2, completion(b""))] {
+        let lease = lease(&store, &claim(key)).await;
+        let Ok(LeaseEnd::Done(at)) = store.complete(&lease, result.clone()).await else {
+            panic!("the lease is current");
+        };
+        let again = store.complete(&lease, result).await;
+        assert!(
+            matches!(again, Ok(LeaseEnd::Done(found)) if found == at),
+            "{key}: {again:?}"
+        );
+        let other = store.complete(&lease, completion(b"other")).await;
+        assert!(matches!(other, Ok(LeaseEnd::Fenced)), "{key}: {other:?}");
+    }
+}
+
 #[tokio::test]
 async fn other_ends_whose_acknowledgement_is_lost_are_not_fenced() {
     let (_server, lossy, store) = lossy().await;

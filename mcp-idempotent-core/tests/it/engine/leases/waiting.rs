@@ -4,7 +4,7 @@ use mcp_idempotent_core::{ResultKind, Wait};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
-    super::{Outcome, Reply, Server, joined, own, replayed, succeed, until},
+    super::{Outcome, Reply, Server, own, replayed, succeed, until},
     CONFLICT, IN_PROGRESS, elsewhere, faulty, never, settle, start,
     store::{Fault, Faulty},
 };
@@ -29,12 +29,33 @@ async fn a_key_that_somebody_holds_is_a_conflict_for_nobody() {
     let other = start_other(&server);
     settle().await;
     let retry = start(&server, "k", never());
-    until(|| server.engine.waiting() == 1).await;
+    settle().await;
+    assert!(!retry.is_finished());
     let impatient = server.under(|policy| policy.wait = Wait::Reject);
     assert_eq!(impatient.call("k", never()).await, IN_PROGRESS);
     store.claim.set(Fault::None);
     assert_eq!(other.await.unwrap(), CONFLICT);
-    assert_eq!(retry.await.unwrap(), joined("one"));
+    assert_eq!(retry.await.unwrap(), replayed("one"));
+}
+
+/// The same, for those who waited before it was found out.
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_behind_another_call_ask_the_store_when_somebody_holds_the_key() {
+    let server = faulty(|_| {});
+    assert_eq!(server.call("k", succeed("one")).await, own("one"));
+    let store = server.engine.store();
+    store.claim.set(Fault::Waits);
+    let other = start_other(&server);
+    settle().await;
+    let retry = start(&server, "k", never());
+    until(|| server.engine.waiting() == 1).await;
+    store.claim.set(Fault::Held);
+    until(|| server.engine.waiting() == 0).await;
+    settle().await;
+    assert!(!retry.is_finished());
+    store.claim.set(Fault::None);
+    assert_eq!(other.await.unwrap(), CONFLICT);
+    assert_eq!(retry.await.unwrap(), replayed("one"));
 }
 
 #[tokio::test(start_paused = true)]
