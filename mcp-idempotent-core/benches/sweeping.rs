@@ -233,11 +233,14 @@ async fn measure<S: Store + TransactionStore>(
         let (removed, time, done) = sweep.await.expect("no panic");
         report.removed += removed;
         report.swept_for += time;
+        // The last slice is not all beside a sweep, but may be the only one.
+        if !done || report.with.slices.is_empty() {
+            report.with.slices.push(calls);
+            report.with.latencies.extend(latencies);
+        }
         if done {
             return report;
         }
-        report.with.slices.push(calls);
-        report.with.latencies.extend(latencies);
     }
 }
 
