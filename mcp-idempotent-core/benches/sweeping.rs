@@ -145,7 +145,7 @@ async fn fill_sqlite(pool: &SqlitePool, records: u32) {
     let sql = format!(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {records}) \
          INSERT INTO mcp_idempotent_record ({columns}) SELECT {values} \
-         FROM (SELECT * FROM mcp_idempotent_record LIMIT 1) r, numbers"
+         FROM (SELECT * FROM mcp_idempotent_record WHERE tool = 'transfer' LIMIT 1) r, numbers"
     );
     sqlx::query(AssertSqlSafe(sql))
         .execute(pool)

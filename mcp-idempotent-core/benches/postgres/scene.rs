@@ -153,7 +153,8 @@ impl Scene {
         for sql in [
             format!(
                 "INSERT INTO {schema}.records ({columns}) SELECT {values} \
-                 FROM (SELECT * FROM {schema}.records LIMIT 1) r, generate_series(1, {records}) n"
+                 FROM (SELECT * FROM {schema}.records WHERE labels LIKE 'transfer%' LIMIT 1) r, \
+                 generate_series(1, {records}) n"
             ),
             format!("VACUUM ANALYZE {schema}.records"),
             "CHECKPOINT".to_owned(),
