@@ -67,6 +67,7 @@ async fn a_replay_waits_for_one_answer() {
     // The answer to the ROLLBACK never comes.
     proxy.fall_silent_at(of_one);
     is_replayed(&database, &claim).await;
+    proxy.until_silent().await;
 }
 
 /// The lock is that of a call which runs, until the ROLLBACK has arrived.
@@ -88,7 +89,7 @@ async fn a_replay_that_still_holds_its_lock_does_not_hide_the_record_from_anothe
     // The answer to the ROLLBACK is two messages.
     proxy.fall_silent_at(of_replay - 2);
     is_replayed(&database, &claim).await;
-    assert!(proxy.has_fallen_silent());
+    proxy.until_silent().await;
     let other = database.another_process(|store| store);
     let begun = other.begin(&claim.call, Some(&claim)).await;
     assert!(matches!(begun, Ok(Claimed::Found(_))), "{begun:?}");

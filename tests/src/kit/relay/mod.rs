@@ -236,6 +236,17 @@ impl Relay {
         silent_at > 0 && self.messages() >= silent_at
     }
 
+    /// Waits for that message. A client that awaits no answer may be done before its message is here.
+    pub async fn until_silent(&self) {
+        for _ in 0..2000 {
+            if self.has_fallen_silent() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("the message has not come");
+    }
+
     /// How many messages both sides have said since.
     pub fn messages(&self) -> usize {
         self.state.said.load(Ordering::SeqCst)
