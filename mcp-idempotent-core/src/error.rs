@@ -1,6 +1,6 @@
 //! Refusals: the answers that carry no result.
 
-use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use crate::fingerprint::KeyKind;
 
@@ -154,7 +154,7 @@ pub struct Refusal {
     action: Action,
     retry_after: Option<Duration>,
     message: String,
-    message_without_key: Option<&'static str>,
+    message_without_key: Option<Cow<'static, str>>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -187,8 +187,8 @@ impl Refusal {
 
     /// The sentence for a caller who sent no key, where the one for others speaks of a key.
     #[must_use]
-    pub const fn with_message_without_key(mut self, message: &'static str) -> Self {
-        self.message_without_key = Some(message);
+    pub fn with_message_without_key(mut self, message: impl Into<Cow<'static, str>>) -> Self {
+        self.message_without_key = Some(message.into());
         self
     }
 
@@ -260,7 +260,7 @@ impl Refusal {
     /// The sentence for a caller who sent a key, or none.
     #[must_use]
     pub fn message_for(&self, key: KeyKind) -> &str {
-        match (key, self.message_without_key) {
+        match (key, &self.message_without_key) {
             (KeyKind::Derived, Some(message)) => message,
             _ => &self.message,
         }

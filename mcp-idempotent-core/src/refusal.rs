@@ -17,7 +17,9 @@ use crate::{
 
 pub(crate) use crate::answer::{conflict, in_progress, still_in_doubt};
 
-pub use self::ended::{of_unrecorded, session_ended, session_ended_after_acting, still_held};
+pub use self::ended::{
+    after_acting, of_unrecorded, session_ended, session_ended_after_acting, still_held,
+};
 pub(crate) use self::{
     ended::{
         commit_unknown, ended_by_handler, fenced, not_committed, not_committed_after_acting,

@@ -59,22 +59,28 @@ impl Call {
     ///
     /// The answer is nothing that a client can make sense of.
     pub async fn send(&self, peer: &Peer<RoleClient>) -> anyhow::Result<Seen> {
-        self.send_with_timeout(peer, PATIENCE).await
+        self.send_with_timeout(peer, PATIENCE, async { Ok(()) })
+            .await
     }
 
-    /// Sends it and waits so long; then tells the server that the call is cancelled.
+    /// Sends it, and waits so long once it `has_begun`; then tells the server that the call is
+    /// cancelled.
     ///
     /// # Errors
     ///
-    /// The answer is nothing that a client can make sense of.
+    /// The answer is nothing that a client can make sense of, or the call has not begun.
     pub async fn send_with_timeout(
         &self,
         peer: &Peer<RoleClient>,
         timeout: Duration,
+        has_begun: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<Seen> {
         let options = PeerRequestOptions::with_timeout(timeout);
         let answer = match peer.send_request_with_option(self.request(), options).await {
-            Ok(sent) => sent.await_response().await,
+            Ok(sent) => {
+                has_begun.await?;
+                sent.await_response().await
+            }
             Err(error) => Err(error),
         };
         match answer {

@@ -209,14 +209,18 @@ async fn at_once(site: &Site, call: &Call) -> anyhow::Result<Vec<Seen>> {
 async fn time_out(site: &Site, call: &Call) -> anyhow::Result<Vec<Seen>> {
     let start = Start {
         http: true,
-        hold_ms: 1200,
+        hold_ms: 1500,
         ..Start::default()
     };
     let server = site.start(start).await?;
-    let patience = Duration::from_millis(400);
+    // On a slow machine the client would otherwise give up before the tool has begun.
+    let written = || async { Ok((site.executions()? > 0).then_some(())) };
+    let begun = until("the write", written);
+    let patience = Duration::from_millis(200);
+    let peer = server.peer();
     let seen = vec![
-        call.send_with_timeout(&server.peer(), patience).await?,
-        call.send(&server.peer()).await?,
+        call.send_with_timeout(&peer, patience, begun).await?,
+        call.send(&peer).await?,
     ];
     server.stop().await?;
     Ok(seen)

@@ -75,7 +75,7 @@ impl ClaimedCall {
     /// Whether an error is small enough to record. Without its result, its record would say that the call
     /// took effect.
     pub(super) fn keeps(&self, error: &Bytes) -> bool {
-        let is_kept = error.len() <= self.policy.max_result_bytes;
+        let is_kept = plan::is_kept(&self.policy, error);
         if !is_kept {
             tracing::warn!(
                 tool = &*self.claim.call.tool,

@@ -103,7 +103,12 @@ pub(super) fn completion(policy: &Policy, key: KeyKind, response: &Bytes) -> Com
 
 /// The result, unless it is too large to keep.
 pub(super) fn kept(policy: &Policy, response: &Bytes) -> Option<Bytes> {
-    (response.len() <= policy.max_result_bytes).then(|| response.clone())
+    is_kept(policy, response).then(|| response.clone())
+}
+
+/// Whether a result is small enough to keep.
+pub(super) fn is_kept(policy: &Policy, response: &Bytes) -> bool {
+    response.len() <= policy.max_result_bytes
 }
 
 /// How long a result is kept.

@@ -175,7 +175,7 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
     observed: &mut ObservedCall,
 ) -> Answer {
     let mut plan = plan::transaction(result.kind(), call.policy.on_error, call.identity.kind);
-    let response = match plan {
+    let mut response = match plan {
         TransactionPlan::RollBack => None,
         TransactionPlan::Commit | TransactionPlan::RollBackAndRecord => match result.encode() {
             Ok(response) => Some(response),
@@ -186,14 +186,13 @@ async fn end<S: TransactionStore, R: HandlerResult + ?Sized>(
             }
         },
     };
-    // The record would say that the call took effect.
-    let response = response.filter(|response| {
-        let is_kept = plan == TransactionPlan::Commit || call.keeps(response);
-        if !is_kept {
-            plan = TransactionPlan::RollBack;
-        }
-        is_kept
-    });
+    // The record of an error without its text would say that the call took effect.
+    if plan == TransactionPlan::RollBackAndRecord
+        && response.as_ref().is_some_and(|error| !call.keeps(error))
+    {
+        plan = TransactionPlan::RollBack;
+        response = None;
+    }
     let mut under_guard = false;
     let end = match &response {
         None => End::RollBack,

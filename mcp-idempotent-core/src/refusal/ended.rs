@@ -1,7 +1,7 @@
 //! Refusals of calls whose handler ran.
 
 use crate::{
-    answer::{in_progress, left_in_doubt, still_in_doubt},
+    answer::{in_progress, still_in_doubt},
     error::{Action, CommitOutcome, ErrorKind, Refusal},
     policy::OnDoubt,
     store::{Ended, StoreError},
@@ -145,41 +145,21 @@ pub(crate) fn not_encoded_after_acting(
     on_doubt: OnDoubt,
 ) -> Refusal {
     tracing::error!(%error, "a result could not be encoded; its call is in doubt");
-    match on_doubt {
-        OnDoubt::Fail => Refusal::new(
-            ErrorKind::OutcomeUnknown,
-            CommitOutcome::Unknown,
-            Action::AskOperator,
-            "The call ran, but its result could not be encoded. It may have taken effect; ask the \
-             operator to look before repeating it.",
-        ),
-        OnDoubt::Rerun | OnDoubt::Verify => left_in_doubt(on_doubt),
-    }
+    after_acting(
+        ErrorKind::OutcomeUnknown,
+        "The call ran, but its result could not be encoded. It may have taken effect.",
+        on_doubt,
+    )
 }
 
 pub(crate) fn fenced(on_doubt: OnDoubt) -> Refusal {
     tracing::error!("a late attempt was fenced");
-    match on_doubt {
-        OnDoubt::Fail => Refusal::new(
-            ErrorKind::OutcomeUnknown,
-            CommitOutcome::Unknown,
-            Action::AskOperator,
-            "The server lost track of this call while it ran, so its result is not recorded. It may have taken \
-             effect; ask the operator to look before repeating it.",
-        ),
-        OnDoubt::Rerun | OnDoubt::Verify => Refusal::new(
-            ErrorKind::OutcomeUnknown,
-            CommitOutcome::Unknown,
-            Action::RetrySameKey,
-            "The server lost track of this call while it ran, so its result is not recorded. It may have taken \
-             effect; send the same call with the same key again to find out, and do not use a new \
-             key.",
-        )
-        .with_message_without_key(
-            "The server lost track of this call while it ran, so its result is not recorded. It may have taken \
-             effect; send exactly the same call again to find out, without adding a key.",
-        ),
-    }
+    after_acting(
+        ErrorKind::OutcomeUnknown,
+        "The server lost track of this call while it ran, so its result is not recorded. It may have \
+         taken effect.",
+        on_doubt,
+    )
 }
 
 /// The handler acted outside the database, and its writes in the database were then not committed.
@@ -196,26 +176,12 @@ pub(crate) fn not_completed(on_doubt: OnDoubt) -> Refusal {
     tracing::error!(
         "a handler returned a result, but the transaction that was to complete its call did not commit; its call is in doubt. Does it run the completion's statement in the transaction of its effect, and commit that?"
     );
-    match on_doubt {
-        OnDoubt::Fail => Refusal::new(
-            ErrorKind::OutcomeUnknown,
-            CommitOutcome::Unknown,
-            Action::AskOperator,
-            "The tool reported success, but its result was not committed together with its effect. It may \
-             have taken effect; ask the operator to look before repeating it.",
-        ),
-        OnDoubt::Rerun | OnDoubt::Verify => Refusal::new(
-            ErrorKind::OutcomeUnknown,
-            CommitOutcome::Unknown,
-            Action::RetrySameKey,
-            "The tool reported success, but its result was not committed together with its effect. It may \
-             have taken effect. Send the same call with the same key again; do not use a new key.",
-        )
-        .with_message_without_key(
-            "The tool reported success, but its result was not committed together with its effect. It may \
-             have taken effect. Send exactly the same call again, without adding a key.",
-        ),
-    }
+    after_acting(
+        ErrorKind::OutcomeUnknown,
+        "The tool reported success, but its result was not committed together with its effect. It may \
+         have taken effect.",
+        on_doubt,
+    )
 }
 
 /// The session of the handler's transaction ended while the handler ran, which may have acted outside the
@@ -229,26 +195,34 @@ pub fn session_ended_after_acting(on_doubt: OnDoubt) -> Refusal {
 }
 
 fn acted_in_vain(on_doubt: OnDoubt) -> Refusal {
+    after_acting(
+        ErrorKind::OutcomeUnknown,
+        "The call ran, but the database could not commit what it wrote. What it did elsewhere may have \
+         taken effect.",
+        on_doubt,
+    )
+}
+
+/// The call may have taken effect. What its caller is to do is up to the policy, and is said after
+/// `what`, which is a sentence or two.
+#[must_use]
+pub fn after_acting(kind: ErrorKind, what: &str, on_doubt: OnDoubt) -> Refusal {
+    let refusal = |action, what_to_do| {
+        let message = format!("{what} {what_to_do}");
+        Refusal::new(kind, CommitOutcome::Unknown, action, message)
+    };
     match on_doubt {
-        OnDoubt::Fail => Refusal::new(
-            ErrorKind::OutcomeUnknown,
-            CommitOutcome::Unknown,
+        OnDoubt::Fail => refusal(
             Action::AskOperator,
-            "The call ran, but the database could not commit what it wrote. What it did elsewhere \
-             may have taken effect; ask the operator to look before repeating it.",
+            "Ask the operator to look before repeating it.",
         ),
-        OnDoubt::Rerun | OnDoubt::Verify => Refusal::new(
-            ErrorKind::OutcomeUnknown,
-            CommitOutcome::Unknown,
+        OnDoubt::Rerun | OnDoubt::Verify => refusal(
             Action::RetrySameKey,
-            "The call ran, but the database could not commit what it wrote. What it did elsewhere \
-             may have taken effect. Send the same call with the same key again; do not use a new \
-             key.",
+            "Send the same call with the same key again to find out; do not use a new key.",
         )
-        .with_message_without_key(
-            "The call ran, but the database could not commit what it wrote. What it did elsewhere \
-             may have taken effect. Send exactly the same call again, without adding a key.",
-        ),
+        .with_message_without_key(format!(
+            "{what} Send exactly the same call again to find out, without adding a key."
+        )),
     }
 }
 

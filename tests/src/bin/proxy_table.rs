@@ -1,4 +1,6 @@
-//! Measures the proxy: `proxy-table [STORE]...` prints one row for each store.
+//! Measures the proxy: `proxy-table [--at-most MICROSECONDS] [STORE]...` prints one row for each store. With a bound
+//! it fails if no row keeps to it: the median of a call behind the proxy is that much over the direct one. To try
+//! several times, name a store several times.
 //!
 //! Each row compares a server with the same server behind the proxy, in one run and call by call in turns: how often
 //! five identical `charge_card` calls charge, and how long other calls take. Build it and the programs that it starts
@@ -26,6 +28,15 @@ const WARM: u32 = 500;
 
 fn main() -> io::Result<()> {
     let mut stores: Vec<String> = env::args().skip(1).collect();
+    let mut at_most = None;
+    if stores.first().is_some_and(|first| first == "--at-most") {
+        stores.remove(0);
+        at_most = stores.first().and_then(|bound| bound.parse().ok());
+        if at_most.is_none() {
+            return Err(io::Error::other("--at-most needs a number of microseconds"));
+        }
+        stores.remove(0);
+    }
     let place = tempfile::tempdir()?;
     let mut redis = None;
     if stores.is_empty() {
@@ -42,18 +53,23 @@ fn main() -> io::Result<()> {
         "| Store | Duplicate charges, direct | behind the proxy | p50 direct | added | ratio | p99 direct | added |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |"
     )?;
+    let mut least = f64::INFINITY;
     for (n, store) in stores.iter().enumerate() {
         let name = store.split(':').next().unwrap_or_default();
-        writeln!(
-            out,
-            "{}",
-            row(name, store, &place.path().join(n.to_string()))?
-        )?;
+        let (row, added) = row(name, store, &place.path().join(n.to_string()))?;
+        writeln!(out, "{row}")?;
+        least = least.min(added);
     }
-    Ok(())
+    match at_most {
+        Some(bound) if least > bound => Err(io::Error::other(format!(
+            "the proxy adds {least:.0} µs to a call, and {bound:.0} are allowed"
+        ))),
+        _ => Ok(()),
+    }
 }
 
-fn row(name: &str, store: &str, place: &Path) -> io::Result<String> {
+/// A row, and the microseconds that the proxy adds at the median.
+fn row(name: &str, store: &str, place: &Path) -> io::Result<(String, f64)> {
     let (direct, proxied) = (
         place.with_extension("direct"),
         place.with_extension("proxied"),
@@ -86,10 +102,11 @@ fn row(name: &str, store: &str, place: &Path) -> io::Result<String> {
         |times: &[Duration], percent: usize| times[times.len() * percent / 100].as_secs_f64() * 1e6;
     let (bare50, bare99) = (at(&bare_times, 50), at(&bare_times, 99));
     let (added50, added99) = (at(&proxy_times, 50) - bare50, at(&proxy_times, 99) - bare99);
-    Ok(format!(
+    let row = format!(
         "| {name} | {bare_duplicates} | {proxy_duplicates} | {bare50:.0} µs | {added50:.0} µs | {:.2} | {bare99:.0} µs | {added99:.0} µs |",
         (bare50 + added50) / bare50,
-    ))
+    );
+    Ok((row, added50))
 }
 
 /// A program that was built beside this one.

@@ -7,7 +7,7 @@ use tracing::Instrument as _;
 
 use super::{
     elsewhere,
-    end_on_drop::{EndOnDrop, share_doubt},
+    end_on_drop::{EndOnDrop, Stage, tell_of_doubt},
     handle::LeaseHandle,
 };
 use crate::{
@@ -65,7 +65,7 @@ impl<S: Store> LeaseAttempt<S> {
     /// [`Interrupted`]. Finish the attempt with a result of kind
     /// [`ResultKind::Interrupted`](crate::ResultKind::Interrupted).
     pub async fn run<T>(&mut self, handler: impl Future<Output = T>) -> Result<T, Interrupted> {
-        self.owned.started = true;
+        self.owned.stage = Stage::Started;
         if let Some(guard) = &mut self.call.guard {
             guard.started();
         }
@@ -179,16 +179,14 @@ async fn end<S: Store, R: HandlerResult + ?Sized>(
 
 async fn leave_in_doubt<S: Store>(
     mut owned: EndOnDrop<S>,
-    mut call: ClaimedCall,
+    call: ClaimedCall,
     kind: ResultKind,
     observed: &mut ObservedCall,
 ) -> Answer {
-    call.warn_of_doubt(kind);
-    observed.note(Outcome::LeftInDoubt);
     let _ = owned.abandon().await;
-    call.end_guard(GuardEnd::Abandon).await;
-    share_doubt(call, &owned);
-    Answer::LeftInDoubt(left_in_doubt(owned.on_doubt))
+    let refusal = left_in_doubt(owned.on_doubt);
+    tell_of_doubt(&owned, call, kind, observed).await;
+    Answer::LeftInDoubt(refusal)
 }
 
 async fn complete<S: Store>(
@@ -234,7 +232,7 @@ async fn complete_with<S: Store>(
     let end = End::Complete(lease, call.completion(&response));
     match transaction.end(end).await {
         Ended::AsAsked(at) => {
-            owned.ended = true;
+            owned.stage = Stage::Ended;
             call.end_guard(GuardEnd::Completed).await;
             call.share(response, at);
             Answer::Executed
@@ -257,7 +255,7 @@ async fn complete_with<S: Store>(
         // The commit may still be under way. Either it completes the lease, or the lease lapses
         // into doubt.
         Ended::Unknown(error) => {
-            owned.ended = true;
+            owned.stage = Stage::Ended;
             call.refuse(refusal::commit_unknown(error))
         }
     }

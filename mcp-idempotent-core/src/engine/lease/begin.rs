@@ -7,7 +7,7 @@ use tracing::Instrument as _;
 
 use super::{
     attempt::LeaseAttempt,
-    end_on_drop::EndOnDrop,
+    end_on_drop::{EndOnDrop, Stage},
     heart::Heart,
     held::{Held, SeedOf, Terms},
     verify::{self, Verified},
@@ -202,10 +202,9 @@ impl<S: Store> Inner<S> {
         EndOnDrop {
             held,
             in_doubt,
-            started: false,
             keep_origin: claiming.keep_origin,
             on_doubt: claiming.on_doubt,
-            ended: false,
+            stage: Stage::Claimed,
         }
     }
 }

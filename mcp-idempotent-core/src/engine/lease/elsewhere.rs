@@ -15,7 +15,7 @@
 
 use bytes::Bytes;
 
-use super::end_on_drop::{EndOnDrop, share_doubt, while_lease_lasts};
+use super::end_on_drop::{EndOnDrop, Stage, tell_of_doubt, while_lease_lasts};
 use crate::{
     answer::{Answer, answer_from, left_in_doubt},
     engine::{claimed_call::ClaimedCall, guard::GuardEnd, plan::LeasePlan},
@@ -84,10 +84,7 @@ pub(super) async fn end<S: Store, R: HandlerResult + ?Sized>(
     };
     match (plan, own) {
         _ if kind.is_success() => {
-            call.warn_of_doubt(kind);
-            observed.note(Outcome::LeftInDoubt);
-            call.end_guard(GuardEnd::Abandon).await;
-            share_doubt(call, &owned);
+            tell_of_doubt(&owned, call, kind, observed).await;
             refusal::not_completed(owned.on_doubt).into()
         }
         (_, Some(own)) => {
@@ -100,10 +97,7 @@ pub(super) async fn end<S: Store, R: HandlerResult + ?Sized>(
             call.end_without_record(result)
         }
         (LeasePlan::Record | LeasePlan::InDoubt, None) => {
-            call.warn_of_doubt(kind);
-            observed.note(Outcome::LeftInDoubt);
-            call.end_guard(GuardEnd::Abandon).await;
-            share_doubt(call, &owned);
+            tell_of_doubt(&owned, call, kind, observed).await;
             Answer::LeftInDoubt(left_in_doubt(owned.on_doubt))
         }
     }
@@ -130,7 +124,7 @@ async fn told<S: Store>(
     Completed { response, at }: Completed,
 ) -> Answer {
     owned.held.end();
-    owned.ended = true;
+    owned.stage = Stage::Ended;
     call.end_guard(GuardEnd::Completed).await;
     if let Some(own) = own {
         let is_same = match &response {

@@ -10,10 +10,12 @@ use tokio::{
 
 use super::{handle::LeaseHandle, held::Held};
 use crate::{
-    engine::claimed_call::ClaimedCall,
+    engine::{claimed_call::ClaimedCall, guard::GuardEnd},
+    handler_result::ResultKind,
     policy::OnDoubt,
     record::{RecordState, Timestamp},
     store::{LeaseEnd, Store, StoreError},
+    telemetry::{ObservedCall, Outcome},
 };
 
 /// The pauses between two tries to record a result, while the store fails.
@@ -26,13 +28,21 @@ pub(super) struct EndOnDrop<S: Store> {
     pub(super) held: Arc<Held<Arc<S>>>,
     /// An earlier attempt may have acted.
     pub(super) in_doubt: bool,
-    /// The handler was called.
-    pub(super) started: bool,
+    pub(super) stage: Stage,
     /// How long a released key remembers its origin.
     pub(super) keep_origin: Duration,
     /// The policy that a retry will meet if this attempt leaves doubt.
     pub(super) on_doubt: OnDoubt,
-    pub(super) ended: bool,
+}
+
+/// How far an attempt has got with its lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Claimed,
+    /// The handler was called.
+    Started,
+    /// The store has been told how the attempt ended.
+    Ended,
 }
 
 impl<S: Store> EndOnDrop<S> {
@@ -45,7 +55,7 @@ impl<S: Store> EndOnDrop<S> {
     pub(super) async fn release(&mut self, acted: bool) -> Result<LeaseEnd, StoreError> {
         self.held.end();
         let released = release(&self.held, acted, self.keep_origin).await;
-        self.ended = true;
+        self.stage = Stage::Ended;
         if let Err(error) = &released {
             tracing::warn!(
                 error = error as &dyn std::error::Error,
@@ -59,7 +69,7 @@ impl<S: Store> EndOnDrop<S> {
     pub(super) async fn abandon(&mut self) -> Result<LeaseEnd, StoreError> {
         self.held.end();
         let abandoned = self.held.store.abandon(&self.held.lease).await;
-        self.ended = true;
+        self.stage = Stage::Ended;
         if let Err(error) = &abandoned {
             tracing::warn!(
                 error = error as &dyn std::error::Error,
@@ -83,7 +93,9 @@ impl<S: Store> EndOnDrop<S> {
         })
         .await;
         // If only the guard is lost, the lease is still there, and is abandoned when it is dropped.
-        self.ended = !matches!(ended, Ok(LeaseEnd::Fenced));
+        if !matches!(ended, Ok(LeaseEnd::Fenced)) {
+            self.stage = Stage::Ended;
+        }
         ended
     }
 }
@@ -137,13 +149,15 @@ impl<S: Store> Drop for EndOnDrop<S> {
         // A handle may outlive the attempt. Without this, nothing would end an open transaction, or
         // one that the handle opens later.
         drop(self.held.transaction().close());
-        if self.ended {
-            return;
-        }
+        let may_have_acted = match self.stage {
+            Stage::Ended => return,
+            Stage::Started => true,
+            Stage::Claimed => self.in_doubt,
+        };
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let (held, may_have_acted) = (Arc::clone(&self.held), self.started || self.in_doubt);
+        let held = Arc::clone(&self.held);
         let keep_origin = self.keep_origin;
         drop(runtime.spawn(async move {
             let ended = if may_have_acted {
@@ -169,4 +183,17 @@ pub(super) fn share_doubt<S: Store>(call: ClaimedCall, owned: &EndOnDrop<S>) {
         attempts: lease.attempts,
         since: Timestamp::from_micros(0),
     });
+}
+
+/// What follows once the record is in doubt.
+pub(super) async fn tell_of_doubt<S: Store>(
+    owned: &EndOnDrop<S>,
+    mut call: ClaimedCall,
+    kind: ResultKind,
+    observed: &mut ObservedCall,
+) {
+    call.warn_of_doubt(kind);
+    observed.note(Outcome::LeftInDoubt);
+    call.end_guard(GuardEnd::Abandon).await;
+    share_doubt(call, owned);
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::held::{Held, NotCurrent};
+use super::{held::Held, lapse::NotCurrent};
 use crate::{
     engine::{
         claimed_call::ClaimedCall,

@@ -14,7 +14,10 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::held::{Held, NotCurrent, Renewed};
+use super::{
+    held::Held,
+    lapse::{NotCurrent, Renewed},
+};
 use crate::{engine::lent::lock, telemetry};
 
 /// How many times the leases are checked within the shortest of their heartbeats.

@@ -2,7 +2,6 @@
 
 use std::{
     any::Any,
-    fmt,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -11,57 +10,14 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::{
     engine::{handler::StopSignal, late_transaction::LateTransaction, lent::lock},
     fingerprint::{DownstreamKey, DownstreamSeed, Fingerprint, RecordId, Secret},
     scope::Application,
-    store::{
-        CallInfo, Claim, ForeignRenewal, ForeignTransactions, Lease, LeaseEnd, Store, StoreError,
-        StoreErrorKind,
-    },
-    telemetry,
+    store::{CallInfo, Claim, ForeignTransactions, Lease, LeaseEnd, Store, StoreError},
 };
-
-/// When a handler asks about its lease, it waits for the store at least this long, even if the lease
-/// may have ended by this process's clock.
-const SHORTEST_ANSWER: Duration = Duration::from_secs(1);
-
-/// Why a handler cannot be sure of its lease.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum NotCurrent {
-    /// The lease is lost: it lapsed, an operator resolved the record, or another attempt took over.
-    /// What the handler does from now on is not recorded, and may be done twice.
-    Fenced,
-    /// The attempt has committed its completion in a transaction of another driver, and with that its
-    /// lease has ended.
-    Completed,
-    /// The store could not be queried in time.
-    Unconfirmed(StoreError),
-}
-
-impl fmt::Display for NotCurrent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Fenced => {
-                "the call has lost its lease; another attempt or an operator may have it"
-            }
-            Self::Completed => "the call is completed, so it no longer has its lease",
-            Self::Unconfirmed(_) => "the store could not confirm that the call still has its lease",
-        })
-    }
-}
-
-impl std::error::Error for NotCurrent {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Fenced | Self::Completed => None,
-            Self::Unconfirmed(error) => Some(error),
-        }
-    }
-}
 
 /// How long a lease is honoured, and how often it is renewed.
 #[derive(Debug, Clone, Copy)]
@@ -118,20 +74,11 @@ impl<S: Store> LeaseStore for Arc<S> {
     }
 }
 
-/// How a renewal ended, if the lease is not lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Renewed {
-    Extended,
-    /// A transaction of another driver has locked the record, probably to complete it. Until it ends,
-    /// nobody can take the record over.
-    Locked,
-}
-
 /// How far an attempt has got. Its lease and its guard share this: if one of them is lost, so is the
 /// attempt.
 #[derive(Default)]
-struct Course {
-    lost: StopSignal,
+pub(super) struct Course {
+    pub(super) lost: StopSignal,
     /// The handler has returned, so a lost lease is no longer reported.
     returned: AtomicBool,
     transaction: LateTransaction,
@@ -144,18 +91,18 @@ pub(in crate::engine) struct Held<S: ?Sized = dyn LeaseStore> {
     pub(super) terms: Terms,
     pub(super) call: CallInfo,
     application: Option<Application>,
-    course: Arc<Course>,
+    pub(super) course: Arc<Course>,
     /// Computed on first use, because most handlers pass no key on.
     seed: OnceLock<DownstreamSeed>,
     seed_of: SeedOf,
     /// When the lease ends by this process's clock. It errs on the early side, because it is counted
     /// from before the store was asked.
     ends: Mutex<Instant>,
-    ended: AtomicBool,
+    pub(super) ended: AtomicBool,
     /// The heart is renewing it now.
     pub(super) renewing: AtomicBool,
     /// A second lease that the attempt needs, under another id.
-    guard: Option<Arc<Held>>,
+    pub(super) guard: Option<Arc<Held>>,
     /// Keeps the heartbeat alive, so that the lease is renewed even if the engine is gone.
     _heart: Arc<dyn Any + Send + Sync>,
     pub(in crate::engine) store: S,
@@ -195,77 +142,6 @@ impl<S: Store> Held<Arc<S>> {
 }
 
 impl<S: LeaseStore + ?Sized> Held<S> {
-    /// Asks the store now whether the lease, and its guard, are current, and renews both.
-    pub(super) fn renew_now(&self) -> BoxFuture<'_, Result<(), NotCurrent>> {
-        Box::pin(async {
-            if self.is_lost() || self.has_returned() {
-                return Err(NotCurrent::Fenced);
-            }
-            if self.ended.load(Ordering::Acquire) {
-                return Err(NotCurrent::Completed);
-            }
-            // A renewal would wait for the very handler that asks. The commit of the open transaction is
-            // guarded anyway.
-            if self.store.is_blocked_by_transactions() && self.transaction().is_open() {
-                return Ok(());
-            }
-            let bound = Instant::now() + self.left().max(SHORTEST_ANSWER);
-            let renewed = timeout_at(bound, self.renew()).await.unwrap_or_else(|_| {
-                Err(NotCurrent::Unconfirmed(StoreError::new(
-                    StoreErrorKind::Unavailable,
-                    "the store did not answer before the lease ended",
-                )))
-            });
-            renewed?;
-            match &self.guard {
-                Some(guard) => guard.renew_now().await,
-                None => Ok(()),
-            }
-        })
-    }
-
-    /// Asks the store to extend the lease to its full length from now.
-    pub(super) async fn renew(&self) -> Result<Renewed, NotCurrent> {
-        let asked = Instant::now();
-        let renewed = match self.store.foreign_transactions() {
-            Some(foreign) if self.transaction().is_elsewhere() => {
-                foreign.renew(&self.lease, self.terms.lease).await
-            }
-            _ => match self.store.renew(&self.lease, self.terms.lease).await {
-                Ok(LeaseEnd::Done(_)) => Ok(ForeignRenewal::Extended),
-                Ok(LeaseEnd::Fenced) => self.fenced_or_completed().await,
-                Err(error) => Err(error),
-            },
-        };
-        match renewed {
-            Ok(ForeignRenewal::Extended) => {
-                self.renewed(asked);
-                Ok(Renewed::Extended)
-            }
-            Ok(ForeignRenewal::Locked) => Ok(Renewed::Locked),
-            Ok(ForeignRenewal::Completed) => {
-                self.ended.store(true, Ordering::Release);
-                Err(NotCurrent::Completed)
-            }
-            Ok(ForeignRenewal::Fenced) => {
-                self.lose("the store says that it is not current");
-                Err(NotCurrent::Fenced)
-            }
-            Err(error) => Err(NotCurrent::Unconfirmed(error)),
-        }
-    }
-
-    /// The completion may have been handed out, and committed, while the renewal was on its way.
-    async fn fenced_or_completed(&self) -> Result<ForeignRenewal, StoreError> {
-        match self.store.foreign_transactions() {
-            Some(foreign) if self.transaction().is_elsewhere() => {
-                let completed = foreign.completed(&self.lease).await?;
-                Ok(completed.map_or(ForeignRenewal::Fenced, |_| ForeignRenewal::Completed))
-            }
-            _ => Ok(ForeignRenewal::Fenced),
-        }
-    }
-
     pub(super) fn downstream_key(&self, step: &str) -> DownstreamKey {
         let seed = self.seed.get_or_init(|| {
             let SeedOf {
@@ -282,31 +158,6 @@ impl<S: LeaseStore + ?Sized> Held<S> {
     /// The transaction that the handler may begin.
     pub(super) fn transaction(&self) -> &LateTransaction {
         &self.course.transaction
-    }
-
-    /// Resolves when the attempt is lost.
-    pub(in crate::engine) async fn lost(&self) {
-        self.course.lost.told().await;
-    }
-
-    pub(super) fn is_lost(&self) -> bool {
-        self.course.lost.is_told()
-    }
-
-    pub(super) fn lose(&self, why: &'static str) {
-        // An attempt that ends its own lease has not lost it.
-        if self.has_returned() {
-            return;
-        }
-        if self.course.lost.tell() {
-            self.count(telemetry::lease_lost);
-            tracing::error!(
-                tool = &*self.call.tool,
-                token = self.lease.token,
-                why,
-                "a running call has lost its lease; its result will not be recorded"
-            );
-        }
     }
 
     /// Counts something for the application.
@@ -356,7 +207,7 @@ impl<S: LeaseStore + ?Sized> Held<S> {
         }
     }
 
-    fn renewed(&self, asked: Instant) {
+    pub(super) fn renewed(&self, asked: Instant) {
         let mut ends = lock(&self.ends);
         *ends = (*ends).max(asked + self.terms.lease);
     }

@@ -4,20 +4,7 @@
 //! Two types stand for a lease: `Held` (`held`) in the engine, and [`LeaseHandle`] (`handle`) in the
 //! handler. `begin` claims, or takes over a call in doubt. `heart` renews the lease, and `attempt` runs the handler and
 //! records the result, or finds out what became of one that a transaction of another driver was to record (`elsewhere`).
-//! `end_on_drop` ends a lease whose attempt got lost on the way.
-//!
-//! # When a lease lapses
-//!
-//! Nothing runs at that moment and nothing is written. From then on every store reads the record
-//! as in doubt.
-//!
-//! - *The next call of the key* is given that record by [`Store::claim`](crate::Store::claim).
-//!   `begin` does what [`Policy::on_doubt`](crate::Policy::on_doubt) says: refuse the call, take the
-//!   record over and run again, or first ask the author's function (`verify`).
-//! - *The attempt that lost the lease*, if it is still alive, learns it from `heart`, at the latest
-//!   when the lease ends by this process's own clock. `held` passes it on to the handler. `attempt`
-//!   records nothing: the store refuses an attempt whose lease has ended or was taken over.
-//! - *An operator* may resolve the record (`operator`, in the engine).
+//! `end_on_drop` ends a lease whose attempt got lost on the way. `lapse` says what happens when a lease lapses.
 
 mod attempt;
 mod begin;
@@ -26,13 +13,14 @@ mod end_on_drop;
 mod handle;
 mod heart;
 mod held;
+mod lapse;
 mod verify;
 
 pub use self::{
     attempt::LeaseAttempt,
     begin::Begun,
     handle::LeaseHandle,
-    held::NotCurrent,
+    lapse::NotCurrent,
     verify::{InDoubtCall, Verdict, Verify},
 };
 pub(super) use self::{

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::{
     end_on_drop::{EndOnDrop, share_doubt},
     handle::LeaseHandle,
-    held::NotCurrent,
+    lapse::NotCurrent,
 };
 use crate::{
     answer::{Answer, Replay},

@@ -243,7 +243,7 @@ pub(super) async fn follow_up<'s, T>(
             let rival = answer.one(Step::Rival).and_then(|row| row.try_get(0));
             rival.map_err(|error| tries.failed(error))?
         }
-        _ => false,
+        Raised::SameCallRuns | Raised::IsSerializable | Raised::IsStandby => false,
     };
     session.release();
     // Without a rival, the attempt that holds the lock is this call's, or it is just ending.

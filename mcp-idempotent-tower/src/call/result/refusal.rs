@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mcp_idempotent_core::{
-    Action, CommitOutcome, ErrorKind, Interrupted, OnDoubt, Policy, Refusal,
+    Action, CommitOutcome, ErrorKind, Interrupted, OnDoubt, Policy, Refusal, refusal::after_acting,
 };
 use rmcp::{
     ErrorData,
@@ -128,42 +128,17 @@ pub(crate) fn interrupted(why: Interrupted) -> Refusal {
 
 /// The same, if the handler may have acted elsewhere. The action is that of a later call.
 pub(crate) fn interrupted_after_acting(why: Interrupted, on_doubt: OnDoubt) -> Refusal {
-    let kind = match why {
-        Interrupted::OverTime => ErrorKind::TransactionTooLong,
-        _ => ErrorKind::HandlerPanicked,
-    };
-    let refusal = |action, message| Refusal::new(kind, CommitOutcome::Unknown, action, message);
-    match (why, on_doubt) {
-        (Interrupted::OverTime, OnDoubt::Fail) => refusal(
-            Action::AskOperator,
-            "The tool held its database transaction for longer than the server allows and was \
-             stopped. What it wrote is rolled back; what it did elsewhere may have taken \
-             effect. Ask the operator to look before repeating it.",
+    match why {
+        Interrupted::OverTime => after_acting(
+            ErrorKind::TransactionTooLong,
+            "The tool held its database transaction for longer than the server allows and was stopped. \
+             What it wrote is rolled back; what it did elsewhere may have taken effect.",
+            on_doubt,
         ),
-        (Interrupted::OverTime, _) => refusal(
-            Action::RetrySameKey,
-            "The tool held its database transaction for longer than the server allows and was \
-             stopped. What it wrote is rolled back; what it did elsewhere may have taken \
-             effect. Send the same call with the same key again to find out; do not use a new key.",
-        )
-        .with_message_without_key(
-            "The tool held its database transaction for longer than the server allows and was \
-             stopped. What it wrote is rolled back; what it did elsewhere may have taken \
-             effect. Send exactly the same call again to find out, without adding a key.",
-        ),
-        (_, OnDoubt::Fail) => refusal(
-            Action::AskOperator,
-            "The tool failed unexpectedly, so it is not known whether it took effect. Ask the \
-             operator to look before repeating it.",
-        ),
-        _ => refusal(
-            Action::RetrySameKey,
-            "The tool failed unexpectedly, so it is not known whether it took effect. Send the same \
-             call with the same key again to find out; do not use a new key.",
-        )
-        .with_message_without_key(
-            "The tool failed unexpectedly, so it is not known whether it took effect. Send exactly the \
-             same call again to find out, without adding a key.",
+        _ => after_acting(
+            ErrorKind::HandlerPanicked,
+            "The tool failed unexpectedly, so it is not known whether it took effect.",
+            on_doubt,
         ),
     }
 }

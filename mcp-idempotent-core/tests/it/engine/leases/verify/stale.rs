@@ -1,4 +1,4 @@
-//! A finding that comes when the call is no longer this attempt's to run.
+//! A finding that comes too late, or that cannot be recorded.
 
 use super::*;
 
@@ -65,4 +65,46 @@ async fn a_finding_is_not_acted_on_while_the_store_cannot_confirm_the_lease() {
     server.engine.store().renew.set(Fault::None);
     let ran = server.verified("k", &other_side, succeed("two")).await;
     assert_eq!(ran, own("two"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_found_out_and_cannot_be_recorded_stays_in_doubt() {
+    let server = verifying(|policy| policy.wait = Wait::UpTo(super::super::HOUR));
+    server.leave_in_doubt("k").await;
+    let other_side = OtherSide::new([
+        Finding::Says(committed("charged")),
+        Finding::Says(committed("charged")),
+    ]);
+    server.engine.store().complete.set(Fault::Fails);
+    assert_eq!(server.verified("k", &other_side, never()).await, ASK_AGAIN);
+    server.engine.store().complete.set(Fault::None);
+    assert_eq!(
+        server.verified("k", &other_side, never()).await,
+        replayed("charged")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_operator_says_meanwhile_counts_for_more() {
+    let server = verifying(|_| {});
+    server.leave_in_doubt("k").await;
+    let (tell, told) = oneshot::channel();
+    let other_side = OtherSide::new([Finding::SaysWhenTold(told)]);
+    let first = server.start_verified("k", &other_side, never());
+    until(|| other_side.asked() == 1).await;
+    let id = server.identity(Some("k"), "{}").id;
+    let audit = Audit::new("ada", "seen in their books").unwrap();
+    let result = Completion::new(Some(Bytes::from_static(b"by hand")), super::super::HOUR);
+    let token = server.token("k").await;
+    server
+        .engine
+        .resolve(id, token, &Resolution::Committed(result), &audit)
+        .await
+        .unwrap();
+    tell.send(committed("charged")).unwrap();
+    assert_eq!(first.await.unwrap(), ASK_AGAIN);
+    assert_eq!(
+        server.verified("k", &other_side, never()).await,
+        replayed("by hand")
+    );
 }
