@@ -214,8 +214,7 @@ async fn time_out(site: &Site, call: &Call) -> anyhow::Result<Vec<Seen>> {
     };
     let server = site.start(start).await?;
     // On a slow machine the client would otherwise give up before the tool has begun.
-    let written = || async { Ok((site.executions()? > 0).then_some(())) };
-    let begun = until("the write", written);
+    let begun = until_written(site);
     let patience = Duration::from_millis(200);
     let peer = server.peer();
     let seen = vec![
@@ -233,9 +232,7 @@ async fn killed_before_commit(site: &Site, call: &Call, side: Side) -> anyhow::R
     };
     let server = site.start(start).await?;
     let first = spawn(call, server.peer());
-    // The line is written after the INSERT, and then the charge is held.
-    let written = || async { Ok((site.executions()? > 0).then_some(())) };
-    until("the write", written).await?;
+    until_written(site).await?;
     server.kill().await?;
     // Without protection there is no such moment: it has committed before it waits.
     if side == Side::Protected {
@@ -282,6 +279,12 @@ async fn other_arguments(site: &Site, call: &Call) -> anyhow::Result<Vec<Seen>> 
     ];
     server.stop().await?;
     Ok(seen)
+}
+
+/// Until the tool has written. Its line comes after the INSERT, and then the charge is held.
+async fn until_written(site: &Site) -> anyhow::Result<()> {
+    let written = || async { Ok((site.executions()? > 0).then_some(())) };
+    until("the write", written).await
 }
 
 fn spawn(call: &Call, peer: Peer<RoleClient>) -> tokio::task::JoinHandle<anyhow::Result<Seen>> {

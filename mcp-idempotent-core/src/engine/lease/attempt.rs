@@ -184,9 +184,8 @@ async fn leave_in_doubt<S: Store>(
     observed: &mut ObservedCall,
 ) -> Answer {
     let _ = owned.abandon().await;
-    let refusal = left_in_doubt(owned.on_doubt);
     tell_of_doubt(&owned, call, kind, observed).await;
-    Answer::LeftInDoubt(refusal)
+    Answer::LeftInDoubt(left_in_doubt(owned.on_doubt))
 }
 
 async fn complete<S: Store>(

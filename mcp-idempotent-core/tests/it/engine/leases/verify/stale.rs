@@ -2,8 +2,8 @@
 
 use super::*;
 
-#[tokio::test(start_paused = true)]
-async fn what_an_operator_has_resolved_meanwhile_is_not_run_on_an_old_finding() {
+/// An operator says that the call took effect while the function asks, which then says something.
+async fn resolved_meanwhile(finding: Verdict) -> Server<Faulty> {
     let server = verifying(|_| {});
     server.leave_in_doubt("k").await;
     let (tell, told) = oneshot::channel();
@@ -19,13 +19,19 @@ async fn what_an_operator_has_resolved_meanwhile_is_not_run_on_an_old_finding() 
         .resolve(id, token, &Resolution::Committed(result), &audit)
         .await
         .unwrap();
-    tell.send(Verdict::NotCommitted).unwrap();
+    tell.send(finding).unwrap();
     assert_eq!(first.await.unwrap(), ASK_AGAIN);
-    assert_eq!(server.executions(), 1);
     assert_eq!(
         server.verified("k", &other_side, never()).await,
         replayed("by hand")
     );
+    server
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_operator_has_resolved_meanwhile_is_not_run_on_an_old_finding() {
+    let server = resolved_meanwhile(Verdict::NotCommitted).await;
+    assert_eq!(server.executions(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,25 +92,5 @@ async fn what_was_found_out_and_cannot_be_recorded_stays_in_doubt() {
 
 #[tokio::test(start_paused = true)]
 async fn what_an_operator_says_meanwhile_counts_for_more() {
-    let server = verifying(|_| {});
-    server.leave_in_doubt("k").await;
-    let (tell, told) = oneshot::channel();
-    let other_side = OtherSide::new([Finding::SaysWhenTold(told)]);
-    let first = server.start_verified("k", &other_side, never());
-    until(|| other_side.asked() == 1).await;
-    let id = server.identity(Some("k"), "{}").id;
-    let audit = Audit::new("ada", "seen in their books").unwrap();
-    let result = Completion::new(Some(Bytes::from_static(b"by hand")), super::super::HOUR);
-    let token = server.token("k").await;
-    server
-        .engine
-        .resolve(id, token, &Resolution::Committed(result), &audit)
-        .await
-        .unwrap();
-    tell.send(committed("charged")).unwrap();
-    assert_eq!(first.await.unwrap(), ASK_AGAIN);
-    assert_eq!(
-        server.verified("k", &other_side, never()).await,
-        replayed("by hand")
-    );
+    resolved_meanwhile(committed("charged")).await;
 }
