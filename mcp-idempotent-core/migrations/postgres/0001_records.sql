@@ -58,6 +58,11 @@ CREATE TABLE IF NOT EXISTS {schema}.records (
 
 ALTER TABLE {schema}.records SET (autovacuum_vacuum_scale_factor = 0.05);
 
+-- Room for a completion beside its claim, which is smaller. A page that still has room for claims, but for no
+-- completion, would take the claims of its session for ever, and their completions would go elsewhere. More
+-- than this keeps a page from being cleaned on the way, which happens once a tenth of it is free or less.
+ALTER TABLE {schema}.records SET (fillfactor = 96);
+
 -- lz4 where the server has it (Postgres 14 and a build with it); the default elsewhere.
 DO $lz4$
 BEGIN

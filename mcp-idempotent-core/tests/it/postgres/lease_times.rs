@@ -127,6 +127,25 @@ async fn a_renewal_and_a_completion_touch_no_index() {
     assert_eq!(database.witnessed().await, ["0"; 5]);
 }
 
+/// A server session keeps inserting into its page for as long as a claim fits, and a completion is larger. Where
+/// nothing kept room for it, it left the page, and made room there for the session's next claim, and so on.
+#[tokio::test]
+async fn completions_find_room_beside_claims_that_other_sessions_made() {
+    let database = Database::new().await;
+    let cold = "pg_stat_get_xact_tuples_updated('{s}.records'::regclass) \
+        - pg_stat_get_xact_tuples_hot_updated('{s}.records'::regclass)";
+    database.witness(cold).await;
+    for call in 0..200 {
+        let lease = lease(&database.store, &claim(&format!("{call}"), "{}")).await;
+        let result = result(&"r".repeat(200));
+        let completed = database.elsewhere.complete(&lease, result).await;
+        assert!(matches!(completed, Ok(LeaseEnd::Done(_))), "{completed:?}");
+    }
+    let witnessed = database.witnessed().await;
+    let left_the_page = witnessed.iter().filter(|cold| *cold != "0").count();
+    assert!(left_the_page <= 4, "{left_the_page} of 200");
+}
+
 #[tokio::test]
 async fn a_takeover_and_a_renewal_are_as_durable_as_a_claim() {
     let database =
