@@ -19,7 +19,7 @@ use super::{
     reserved::Reserved,
     schema_name::SchemaName,
     statement::{Statements, Values},
-    store::{Inner, Isolation, OnBegin, PostgresStore, ServerClock, Source},
+    store::{Inner, Isolation, OnBegin, PostgresStore, SeenCompleted, ServerClock, Source},
 };
 use crate::store::{CallInfo, StoreError, StoreErrorKind};
 
@@ -123,9 +123,10 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// On your own pool: looks for a record before opening a transaction. A replay then takes one
-    /// round trip instead of two, and leaves no error in the server's log. A first call takes one
-    /// round trip more. Use it for servers whose calls are mostly replays.
+    /// On your own pool: always looks for a record before opening a transaction, and not only for a
+    /// call that this process has lately seen completed. A replay of another process's call then
+    /// takes one round trip instead of two, and leaves no error in the server's log. A first call
+    /// takes one round trip more. Use it for servers whose calls are mostly replays.
     pub fn with_lookup_first(mut self, lookup_first: bool) -> Self {
         self.lookup_first = lookup_first;
         self
@@ -274,6 +275,7 @@ impl PostgresStoreBuilder {
                 statements: Statements::new(&values),
                 locks: Locks::new(schema.as_str()),
                 clock: ServerClock::default(),
+                completed: SeenCompleted::new(),
                 swept_to: AtomicU64::new(0),
                 source,
                 reserved: Reserved::default(),

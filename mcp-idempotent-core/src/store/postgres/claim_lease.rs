@@ -16,7 +16,7 @@ use super::{
     connection::Session,
     literal::Argument,
     lock::Mark,
-    look_up::attempts,
+    look_up::{Room, attempts, look_up_on},
     statement::Step,
     store::PostgresStore,
     tries::{Outcome, Purpose, Raised, Tries},
@@ -33,6 +33,15 @@ pub(super) async fn claim(
 ) -> Result<Claimed<Lease>, StoreError> {
     let mut tries = Tries::new(store, "the claim failed");
     let mut session = tries.session().await?;
+    if store.inner.completed.has(claim.id) {
+        let found;
+        (session, found) = Box::pin(look_up_on(&mut tries, session, claim, Room::Leave)).await?;
+        if let Some(stored) = found {
+            session.release();
+            return Ok(Claimed::Found(stored.record));
+        }
+        store.inner.completed.remove(claim.id);
+    }
     let fingerprint = claim.fingerprint.to_stored();
     let mut sent = LeaseClaim::new(store, claim, Step::ClaimLease);
     let [of_key, of_call, key] = store.inner.locks.all_of(claim);

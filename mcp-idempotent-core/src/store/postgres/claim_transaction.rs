@@ -34,7 +34,7 @@ pub(super) async fn begin(
     loop {
         let serializable = store.is_serializable();
         if let Some(claim) = claim
-            && (serializable || store.inner.lookup_first)
+            && (serializable || store.inner.lookup_first || store.inner.completed.has(claim.id))
         {
             let room = if serializable {
                 Room::Make
@@ -47,6 +47,7 @@ pub(super) async fn begin(
                 session.release();
                 return Ok(Claimed::Found(stored.record));
             }
+            store.inner.completed.remove(claim.id);
         }
         let mut mark = Mark::new();
         let opened = tries
@@ -63,6 +64,7 @@ pub(super) async fn begin(
                 }
                 if let Some(row) = answer.row(Step::Find) {
                     if let Some(record) = replayed(row) {
+                        claim.inspect(|claim| store.inner.completed.insert(claim.id));
                         leave(store, opened);
                         return Ok(Claimed::Found(record));
                     }
@@ -235,6 +237,9 @@ pub(super) async fn follow_up<'s, T>(
     let (session, stored, answer) = found.await?;
     if let Some(stored) = stored {
         session.release();
+        if matches!(stored.record.state, RecordState::Completed { .. }) {
+            tries.store.inner.completed.insert(claim.id);
+        }
         return Ok(FollowUp::Answer(Claimed::Found(stored.record)));
     }
     let has_rival = match raised {

@@ -75,6 +75,10 @@ async fn commit(
     };
     let sought = Sought::Record(claim, mark);
     match after_batch(store, transaction, Some(claim), sought, finished).await {
+        Ended::AsAsked(at) => {
+            store.inner.completed.insert(claim.id);
+            Ended::AsAsked(at)
+        }
         // The key's lock is held, so only the guard can have been lost.
         Ended::LostInProgress => Ended::Fenced,
         ended => ended,

@@ -67,14 +67,18 @@ pub(super) async fn complete(
     let around = [None, leisure.then_some(Step::AtLeisure)];
     let tries = Tries::new(store, CHANGING);
     let result = Argument::completion(completion);
-    match &completion.guard {
+    let ended = match &completion.guard {
         None => change(tries, lease, around, Step::Complete, &result).await,
         Some(guard) => {
             let kept = [Argument::interval(completion.retention_of_guard())];
             let both = [&result[..], &Argument::attempt(guard), &kept].concat();
             change(tries, lease, around, Step::CompleteBoth, &both).await
         }
+    };
+    if let Ok(LeaseEnd::Done(_)) = ended {
+        store.inner.completed.insert(lease.id);
     }
+    ended
 }
 
 pub(super) async fn release(

@@ -20,6 +20,7 @@ use super::{
     schema_name::SchemaName, statement::Statements,
 };
 use crate::{
+    fingerprint::RecordId,
     record::Timestamp,
     store::{CallInfo, StoreError, StoreErrorKind},
 };
@@ -59,6 +60,7 @@ pub(super) struct Inner {
     pub(super) statements: Statements,
     pub(super) locks: Locks,
     pub(super) clock: ServerClock,
+    pub(super) completed: SeenCompleted,
     /// The first block that the next sweep looks at.
     pub(super) swept_to: AtomicU64,
     /// Whether prepared names are used. Cleared for good if they turn out not to last.
@@ -328,9 +330,61 @@ impl ServerClock {
     }
 }
 
+/// Which records this process has lately seen completed. A retry usually comes to the process that answered the call.
+/// There, a plain look-up answers it, without a transaction and its locks. It is only a hint: the look-up decides.
+/// Record ids are hashes. So the first bytes of one say where it is kept, until another one takes that place.
+pub(super) struct SeenCompleted(Box<[AtomicU64]>);
+
+impl SeenCompleted {
+    const PLACES: usize = 4096;
+
+    pub(super) fn new() -> Self {
+        Self((0..Self::PLACES).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    pub(super) fn has(&self, id: RecordId) -> bool {
+        let (place, hash) = self.place(id);
+        place.load(Ordering::Relaxed) == hash
+    }
+
+    pub(super) fn insert(&self, id: RecordId) {
+        let (place, hash) = self.place(id);
+        place.store(hash, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove(&self, id: RecordId) {
+        let (place, hash) = self.place(id);
+        // Another id may have taken the place.
+        place
+            .compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed)
+            .ok();
+    }
+
+    fn place(&self, id: RecordId) -> (&AtomicU64, u64) {
+        let [a, b, c, d, e, f, g, h, ..] = *id.as_bytes();
+        let place = usize::from(u16::from_le_bytes([a, b])) % Self::PLACES;
+        (&self.0[place], u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_is_seen_completed_until_another_takes_its_place() {
+        let seen = SeenCompleted::new();
+        let mut bytes = [1; 32];
+        let first = RecordId::from_bytes(bytes);
+        bytes[2] = 2;
+        let other = RecordId::from_bytes(bytes);
+        seen.insert(first);
+        assert!(seen.has(first) && !seen.has(other));
+        seen.insert(other);
+        assert!(!seen.has(first) && seen.has(other));
+        seen.remove(first);
+        assert!(seen.has(other));
+    }
 
     #[test]
     fn a_clock_goes_on_from_what_the_server_told_and_asks_again_after_a_while() {

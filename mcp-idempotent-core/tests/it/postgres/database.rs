@@ -227,9 +227,19 @@ impl Database {
 
     /// One call from the claim to the end, which writes one effect.
     pub(super) async fn call(&self, claim: &Claim, text: &str) -> Ended {
-        let mut transaction = self.begin(claim).await;
+        self.call_at(&self.store, claim, text).await
+    }
+
+    /// The same at another process.
+    pub(super) async fn call_elsewhere(&self, claim: &Claim, text: &str) -> Ended {
+        self.call_at(&self.elsewhere, claim, text).await
+    }
+
+    async fn call_at(&self, store: &PostgresStore, claim: &Claim, text: &str) -> Ended {
+        let mut transaction = begin(store, claim).await;
         self.write(&mut transaction, text).await;
-        self.commit(transaction, claim, text).await
+        let end = End::Commit(result(text));
+        store.end(transaction, Some(claim), end).await
     }
 
     /// Which session this is.

@@ -1,12 +1,17 @@
 //! What a call costs on the wire, counted.
 
+use std::time::Duration;
+
 use mcp_idempotent_core::{
-    TransactionStore,
-    store::{Claimed, End, Ended, postgres::PostgresStoreBuilder},
+    Store, TransactionStore,
+    store::{
+        Claimed, End, Ended, LeaseEnd,
+        postgres::{PostgresStore, PostgresStoreBuilder},
+    },
 };
 
 use super::{
-    database::{Database, claim, result},
+    database::{Database, claim, lease, result},
     proxy::Proxy,
 };
 
@@ -33,7 +38,7 @@ async fn returned(database: &Database) {
         if database.pool.num_idle() == 1 {
             return;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     panic!("the connection did not come back");
 }
@@ -112,18 +117,61 @@ async fn a_recorded_error_takes_as_many_round_trips_as_a_commit() {
 
 /// The last turn of each is the ping with which the pool takes the connection back.
 #[tokio::test]
-async fn a_replay_takes_two_round_trips_and_one_when_looking_up_first() {
-    for (lookup_first, expected) in [(false, 2), (true, 1)] {
-        let (proxy, database) = counted(|store| store.with_lookup_first(lookup_first)).await;
+async fn a_replay_takes_one_round_trip_where_the_call_was_answered_and_two_elsewhere_at_first() {
+    for leased in [false, true] {
+        let (proxy, database) = counted(|store| store).await;
+        // It has seen no call, as in another process.
+        let another = PostgresStore::builder(database.pool.clone()).with_schema(&database.schema);
+        let another = another.build().unwrap();
         let claim = claim("replayed", "{}");
-        database.call(&claim, "once").await;
-        returned(&database).await;
-        let before = proxy.turns();
-        let found = database.store.begin(&claim.call, Some(&claim)).await;
-        assert!(matches!(found, Ok(Claimed::Found(_))), "{found:?}");
-        returned(&database).await;
-        assert_eq!(proxy.turns() - before, expected + 1);
+        if leased {
+            let lease = lease(&database.store, &claim).await;
+            let completed = database.store.complete(&lease, result("once")).await;
+            assert!(matches!(completed, Ok(LeaseEnd::Done(_))), "{completed:?}");
+        } else {
+            database.call(&claim, "once").await;
+        }
+        for (store, expected) in [(&database.store, 1), (&another, 2), (&another, 1)] {
+            returned(&database).await;
+            let before = proxy.turns();
+            if leased {
+                let found = store.claim(&claim).await;
+                assert!(matches!(found, Ok(Claimed::Found(_))), "{found:?}");
+            } else {
+                let found = store.begin(&claim.call, Some(&claim)).await;
+                assert!(matches!(found, Ok(Claimed::Found(_))), "{found:?}");
+            }
+            returned(&database).await;
+            assert_eq!(proxy.turns() - before, expected + 1, "leased: {leased}");
+        }
     }
+}
+
+#[tokio::test]
+async fn a_key_that_was_seen_completed_is_free_again_once_its_record_has_expired() {
+    let database = Database::new().await;
+    let claim = claim("again", "{}");
+    for call in ["first", "second"] {
+        database.call(&claim, call).await;
+        database
+            .age(claim.id, Duration::from_secs(30 * 24 * 3600))
+            .await;
+    }
+    let lease = lease(&database.store, &claim).await;
+    let completed = database.store.complete(&lease, result("third")).await;
+    assert!(matches!(completed, Ok(LeaseEnd::Done(_))), "{completed:?}");
+}
+
+#[tokio::test]
+async fn looking_up_first_takes_one_round_trip_for_what_another_process_answered() {
+    let (proxy, database) = counted(|store| store.with_lookup_first(true)).await;
+    let claim = claim("replayed", "{}");
+    database.call_elsewhere(&claim, "once").await;
+    let before = proxy.turns();
+    let found = database.store.begin(&claim.call, Some(&claim)).await;
+    assert!(matches!(found, Ok(Claimed::Found(_))), "{found:?}");
+    returned(&database).await;
+    assert_eq!(proxy.turns() - before, 1 + 1);
 }
 
 #[tokio::test]
@@ -135,8 +183,9 @@ async fn looking_up_first_takes_one_round_trip_also_where_sqlx_keeps_no_statemen
         |store| store.with_lookup_first(true),
     )
     .await;
+    database.call(&claim("warm", "{}"), "warm").await;
     let claim = claim("replayed", "{}");
-    database.call(&claim, "once").await;
+    database.call_elsewhere(&claim, "once").await;
     returned(&database).await;
     let before = proxy.turns();
     let found = database.store.begin(&claim.call, Some(&claim)).await;

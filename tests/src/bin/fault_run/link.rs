@@ -1,6 +1,6 @@
 //! A server process, and the way to it over either transport.
 
-use std::{os::unix::process::ExitStatusExt as _, process::Stdio, time::Duration};
+use std::{os::unix::process::ExitStatusExt as _, path::Path, process::Stdio, time::Duration};
 
 use mcp_idempotent_tests::{
     client::{Answer, Client},
@@ -39,10 +39,16 @@ enum Link {
 }
 
 impl Server {
-    /// Starts one that is known to Postgres as `name`.
-    pub(crate) async fn start(name: &str, settings: &Settings, with_relay: bool) -> Self {
+    /// Starts one that is known to Postgres as `name`. It is this program, or another build of it.
+    pub(crate) async fn start(
+        name: &str,
+        settings: &Settings,
+        with_relay: bool,
+        program: Option<&Path>,
+    ) -> Self {
         let settings_text = serde_json::to_string(settings).expect("plain values");
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
+        let this = || std::env::current_exe().expect("this program");
+        let mut child = Command::new(program.map_or_else(this, Path::to_owned))
             .args([SERVE, &settings_text])
             .env("PGAPPNAME", name)
             .stdin(Stdio::piped())

@@ -29,8 +29,8 @@ use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-const USAGE: &str = "usage: fault-run short [--seed N] [--only WORDS]
-       fault-run long CALLS STATE [--seed N] [--only WORDS]
+const USAGE: &str = "usage: fault-run short [--seed N] [--only WORDS] [--older PROGRAM]
+       fault-run long CALLS STATE [--seed N] [--only WORDS] [--older PROGRAM]
        fault-run table STATE
        fault-run storm CALLS FAULTS
 
@@ -39,7 +39,9 @@ short   each row of the matrix once, and of those that take long one for each fa
 long    rows again and again until so many calls are made; goes on from what STATE has
 table   writes what STATE has into docs/guarantees.md
 storm   calls on Postgres under faults at random
---only  rows whose name has these words: fault | transport | store | mode";
+--only  rows whose name has these words: fault | transport | store | mode
+--older an earlier build of this program: in each row it is the process that the fault happens to, which
+        comes back as this build, and serves beside this one, as in a rolling deploy";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

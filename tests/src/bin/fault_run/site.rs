@@ -1,6 +1,7 @@
 //! Where the calls of one row happen: a store, two server processes and their ledger.
 
 use std::{
+    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -47,7 +48,8 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    pub(crate) async fn new(row: Row) -> Self {
+    /// `older`: what the first process is, if not this program.
+    pub(crate) async fn new(row: Row, older: Option<&Path>) -> Self {
         let directory = TempDir::new().expect("a directory");
         let ledger = Ledger::new(directory.path().join("ledger"));
         let base = Base::new(&row).await;
@@ -86,11 +88,11 @@ impl Site {
             ..settings.clone()
         };
         let names = [unique("fault"), unique("beside")];
-        let first = start(&names[0], &first_settings, &first_address, &row).await;
+        let first = start(&names[0], &first_settings, &first_address, &row, older).await;
         let second = if row.store == StoreKind::Memory {
             Arc::clone(&first)
         } else {
-            start(&names[1], &settings, &settings.address, &row).await
+            start(&names[1], &settings, &settings.address, &row, None).await
         };
         Self {
             row,
@@ -114,7 +116,13 @@ impl Site {
             secrets,
             ..self.settings.clone()
         };
-        let started = start(&self.names[0], &settings, &self.first_address, &self.row);
+        let started = start(
+            &self.names[0],
+            &settings,
+            &self.first_address,
+            &self.row,
+            None,
+        );
         let started = at(&started.await);
         *self.places[0].lock().expect("no panic") = started;
     }
@@ -194,12 +202,18 @@ impl Site {
     }
 }
 
-async fn start(name: &str, settings: &Settings, address: &str, row: &Row) -> Place {
+async fn start(
+    name: &str,
+    settings: &Settings,
+    address: &str,
+    row: &Row,
+    program: Option<&Path>,
+) -> Place {
     let settings = Settings {
         address: address.to_owned(),
         ..settings.clone()
     };
-    let server = Server::start(name, &settings, row.fault.is_at_the_callers()).await;
+    let server = Server::start(name, &settings, row.fault.is_at_the_callers(), program).await;
     Arc::new(Mutex::new(Arc::new(server)))
 }
 

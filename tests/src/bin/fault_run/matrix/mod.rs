@@ -5,7 +5,7 @@ mod tally;
 
 use std::{
     collections::BTreeMap,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -34,6 +34,17 @@ pub(crate) struct Options {
     only: String,
     /// The round to begin with.
     round: u64,
+    /// An earlier build of this program, for the first process of each row.
+    older: Option<PathBuf>,
+}
+
+/// Which rounds of a row to try, and how.
+#[derive(Debug, Clone)]
+struct Rounds {
+    seed: u64,
+    from: u64,
+    number: u64,
+    older: Option<PathBuf>,
 }
 
 impl Options {
@@ -42,16 +53,27 @@ impl Options {
             seed: None,
             only: String::new(),
             round: 0,
+            older: None,
         };
         for pair in words.chunks(2) {
             match pair {
                 ["--seed", seed] => options.seed = Some(seed.parse().expect("a number")),
                 ["--round", round] => options.round = round.parse().expect("a number"),
+                ["--older", program] => options.older = Some(program.into()),
                 ["--only", words] => options.only = (*words).to_owned(),
                 other => panic!("not an option with its value: {other:?}"),
             }
         }
         options
+    }
+
+    fn rounds(&self, seed: u64, from: u64, number: u64) -> Rounds {
+        Rounds {
+            seed,
+            from,
+            number,
+            older: self.older.clone(),
+        }
     }
 
     /// Those that can be tried on this machine.
@@ -97,7 +119,8 @@ pub(crate) async fn short(options: &Options) -> ExitCode {
     if options.only.is_empty() {
         rows.retain(Row::is_in_short);
     }
-    let state = batch(state, rows, options.round, 1, None).await;
+    let rounds = options.rounds(state.seed, options.round, 1);
+    let state = batch(state, rows, &rounds, None).await;
     println!("{} in {} s", state.summary(), begun.elapsed().as_secs());
     match is_complete {
         true => state.exit_code(),
@@ -117,35 +140,30 @@ pub(crate) async fn long(calls: u64, path: &Path, options: &Options) -> ExitCode
     while state.calls() < calls {
         let rows = options.rows();
         // Those that are behind first: a run may have been ended in the middle.
-        let rounds = |row: &Row| state.rounds(&row.to_string());
-        let least = rows.iter().map(rounds).min().unwrap_or_default();
-        let behind = rows.iter().copied().filter(|row| rounds(row) == least);
+        let done = |row: &Row| state.rounds(&row.to_string());
+        let least = rows.iter().map(done).min().unwrap_or_default();
+        let behind = rows.iter().copied().filter(|row| done(row) == least);
         let behind = behind.collect();
-        state = batch(state, behind, least, ROUNDS, Some(path)).await;
+        let rounds = options.rounds(state.seed, least, ROUNDS);
+        state = batch(state, behind, &rounds, Some(path)).await;
         eprintln!("{} of {calls} calls: {}", state.calls(), state.summary());
     }
     println!("{}", state.summary());
     state.exit_code()
 }
 
-/// Some rounds of each of these rows.
-async fn batch(
-    mut state: State,
-    rows: Vec<Row>,
-    from: u64,
-    rounds: u64,
-    path: Option<&Path>,
-) -> State {
+/// These rounds of each of these rows.
+async fn batch(mut state: State, rows: Vec<Row>, rounds: &Rounds, path: Option<&Path>) -> State {
     let turns = Arc::new(Semaphore::new(AT_ONCE));
     let mut tried = JoinSet::new();
     let all = rows.len();
     for row in rows {
         let turns = Arc::clone(&turns);
-        let seed = state.seed;
+        let rounds = rounds.clone();
         tried.spawn(async move {
             let turn = turns.acquire().await;
             let begun = Instant::now();
-            let tally = try_row(row, seed, from, rounds).await;
+            let tally = try_row(row, &rounds).await;
             drop(turn);
             (row, tally, begun.elapsed())
         });
@@ -164,8 +182,8 @@ async fn batch(
                 println!("{row}: {finding}");
             }
             println!(
-                "to repeat it: fault-run short --seed {} --round {from} --only '{row}'",
-                state.seed
+                "to repeat it: fault-run short --seed {} --round {} --only '{row}'",
+                rounds.seed, rounds.from
             );
         }
         state.add(&row, tally);
@@ -176,12 +194,12 @@ async fn batch(
     state
 }
 
-async fn try_row(row: Row, seed: u64, from: u64, rounds: u64) -> Tally {
-    let mut site = Site::new(row).await;
+async fn try_row(row: Row, rounds: &Rounds) -> Tally {
+    let mut site = Site::new(row, rounds.older.as_deref()).await;
     let mut tally = Tally::default();
     let name = row.to_string();
-    for number in from..from + rounds {
-        let random = Random::new(seed, &name, number);
+    for number in rounds.from..rounds.from + rounds.number {
+        let random = Random::new(rounds.seed, &name, number);
         tally.add(&row, round::run(&mut site, number, random).await);
     }
     let left = site.left_in_transaction().await;
