@@ -12,11 +12,11 @@ use tokio::{
 use super::{
     batch::Batch,
     bound::from_now,
-    claim_transaction::{FollowUp, follow_up},
+    claim_transaction::{FollowUp, follow_up, see_again},
     connection::Session,
     literal::Argument,
     lock::Mark,
-    look_up::{Room, attempts, look_up_on},
+    look_up::attempts,
     statement::Step,
     store::PostgresStore,
     tries::{Outcome, Purpose, Raised, Tries},
@@ -35,12 +35,11 @@ pub(super) async fn claim(
     let mut session = tries.session().await?;
     if store.inner.completed.has(claim.id) {
         let found;
-        (session, found) = Box::pin(look_up_on(&mut tries, session, claim, Room::Leave)).await?;
-        if let Some(stored) = found {
+        (session, found) = Box::pin(see_again(&mut tries, session, claim)).await?;
+        if let Some(record) = found {
             session.release();
-            return Ok(Claimed::Found(stored.record));
+            return Ok(Claimed::Found(record));
         }
-        store.inner.completed.remove(claim.id);
     }
     let fingerprint = claim.fingerprint.to_stored();
     let mut sent = LeaseClaim::new(store, claim, Step::ClaimLease);

@@ -31,10 +31,21 @@ pub(super) async fn begin(
 ) -> Result<Claimed<PgTransaction>, StoreError> {
     let mut tries = Tries::new(store, "the claim failed");
     let mut session = tries.session().await?;
+    if let Some(claim) = claim
+        && store.inner.completed.has(claim.id)
+        && !store.is_serializable()
+    {
+        let found;
+        (session, found) = Box::pin(see_again(&mut tries, session, claim)).await?;
+        if let Some(record) = found {
+            session.release();
+            return Ok(Claimed::Found(record));
+        }
+    }
     loop {
         let serializable = store.is_serializable();
         if let Some(claim) = claim
-            && (serializable || store.inner.lookup_first || store.inner.completed.has(claim.id))
+            && (serializable || store.inner.lookup_first)
         {
             let room = if serializable {
                 Room::Make
@@ -47,7 +58,6 @@ pub(super) async fn begin(
                 session.release();
                 return Ok(Claimed::Found(stored.record));
             }
-            store.inner.completed.remove(claim.id);
         }
         let mut mark = Mark::new();
         let opened = tries
@@ -101,6 +111,24 @@ pub(super) async fn begin(
             session = Box::pin(expire(&mut tries, session, claim)).await?;
         }
     }
+}
+
+/// The result of a call that this process has lately seen completed, if it is still there.
+pub(super) async fn see_again(
+    tries: &mut Tries<'_>,
+    session: Session,
+    claim: &Claim,
+) -> Result<(Session, Option<Record>), StoreError> {
+    let id = [Argument::Bytes(claim.id.as_bytes())];
+    let found = tries.run(session, Purpose::Read, |batch, _| {
+        batch.call(Step::Find, &id)
+    });
+    let (session, answer) = found.await?.through();
+    let record = answer.row(Step::Find).and_then(replayed);
+    if record.is_none() {
+        tries.store.inner.completed.remove(claim.id);
+    }
+    Ok((session, record))
 }
 
 /// Removes a record that is past its end.
