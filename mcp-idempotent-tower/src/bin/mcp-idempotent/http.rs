@@ -75,7 +75,10 @@ pub(crate) async fn serve<S: Store>(
             }))
         }
     }));
-    let listener = TcpListener::bind(listen).await?;
+    let bound = TcpListener::bind(listen).await;
+    let listener = bound.map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot listen at {listen}: {error}"))
+    })?;
     tracing::info!(address = %listener.local_addr()?, "listening");
     let mut told_to_end = std::pin::pin!(told_to_end());
     loop {

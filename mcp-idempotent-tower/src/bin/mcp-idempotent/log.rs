@@ -7,6 +7,8 @@ use std::{
 
 use tracing_subscriber::EnvFilter;
 
+use crate::WrongOptions;
+
 /// Logs what passes the filter.
 ///
 /// # Errors
@@ -14,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 /// It is not a filter.
 pub(crate) fn start(filter: &str) -> Result<(), Box<dyn Error>> {
     let filter = EnvFilter::try_new(filter).map_err(|error| {
-        format!("--log {filter:?} is not a filter ({error}); type a level such as `info`, or `mcp_idempotent_core=debug`")
+        WrongOptions(format!("--log {filter:?} is not a filter ({error}); type a level such as `info`, or `mcp_idempotent_core=debug`"))
     })?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)

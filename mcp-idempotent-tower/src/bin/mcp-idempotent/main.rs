@@ -15,18 +15,41 @@ mod stdio;
 mod store;
 mod upstream;
 
-use std::{error::Error, process::exit};
+use std::{error::Error, fmt, process::exit};
 
-use clap::Parser as _;
+use clap::{
+    Parser as _,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use tokio::runtime::{Builder, Runtime};
 
 use self::options::{Options, Other};
 
 /// The exit code if the program could not do what it was asked.
 const FAILED: i32 = 1;
+/// The exit code for wrong options, which clap uses too.
+const WRONG_OPTIONS: i32 = 2;
+
+/// Something has to be typed differently.
+#[derive(Debug)]
+struct WrongOptions(String);
+
+impl fmt::Display for WrongOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for WrongOptions {}
+
+impl From<&str> for WrongOptions {
+    fn from(what_to_type: &str) -> Self {
+        Self(what_to_type.to_owned())
+    }
+}
 
 fn main() {
-    let options = Options::parse();
+    let options = Options::try_parse().unwrap_or_else(|error| with_tip(error).exit());
     let runtime = match start(&options) {
         Ok(runtime) => runtime,
         Err(error) => exit(failed(&*error)),
@@ -36,6 +59,22 @@ fn main() {
         // Not a return: the thread that reads standard input may wait for ever.
         exit(code.unwrap_or_else(|error| failed(&*error)))
     });
+}
+
+/// Says where the server's command goes, if it was typed without `--`.
+fn with_tip(mut error: clap::Error) -> clap::Error {
+    let is_a_word = |value: &ContextValue| matches!(value, ContextValue::String(word) if !word.starts_with('-'));
+    if error.kind() == ErrorKind::UnknownArgument
+        && error.get(ContextKind::InvalidArg).is_some_and(is_a_word)
+    {
+        let tip =
+            "the server's command comes after `--`: mcp-idempotent [OPTIONS] -- COMMAND [ARGS]...";
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![tip.into()]),
+        );
+    }
+    error
 }
 
 fn start(options: &Options) -> Result<Runtime, Box<dyn Error>> {
@@ -58,7 +97,11 @@ async fn run(mut options: Options) -> Result<i32, Box<dyn Error>> {
     }
 }
 
-fn failed(error: &dyn Error) -> i32 {
+fn failed(error: &(dyn Error + 'static)) -> i32 {
     log::failed(error);
-    FAILED
+    if error.is::<WrongOptions>() {
+        WRONG_OPTIONS
+    } else {
+        FAILED
+    }
 }

@@ -24,11 +24,12 @@ Examples:
 
 What it promises:
   At most one execution that the proxy knows of. If the server dies during a call, its outcome is
-  unknown: the client is told so, and the call does not run again (see --on-unknown).
+  unknown: the client is told so, and as long as the proxy knows of the call, it does not run again
+  (see --on-unknown).
 
   The default store is memory, and each start of the proxy has a run id of its own. So a proxy that
-  was restarted recognises nothing from before. With a store on disk it recognises calls with a key;
-  with --run-id as well, it recognises all calls.";
+  was restarted, for instance because its server died, recognises nothing from before. With a store
+  on disk it recognises calls with a key; with --run-id as well, it recognises all calls.";
 
 /// Stands in front of an MCP server, and makes repeated tool calls run once.
 #[derive(Debug, Parser)]
@@ -48,16 +49,16 @@ pub(crate) struct Options {
     pub(crate) other: Option<Other>,
 
     /// Where calls are remembered: memory, sqlite://FILE, postgres://USER@HOST/DATABASE or
-    /// redis://HOST
-    #[arg(long, value_name = "STORE", default_value = "memory")]
-    pub(crate) store: StoreName,
+    /// redis://HOST [default: $MCP_IDEMPOTENT_STORE, or memory]
+    #[arg(long, value_name = "STORE")]
+    pub(crate) store: Option<StoreName>,
 
     /// With --store redis: where it is
     #[arg(long, value_name = "URL", env = "REDIS_URL", hide_env_values = true)]
     pub(crate) redis_url: Option<String>,
 
     /// Whose records these are. Other servers on the same store need other names [default: made
-    /// from the command]
+    /// from the command and its arguments, so that a changed argument makes another server of it]
     #[arg(long, value_name = "NAME")]
     pub(crate) application: Option<String>,
 
@@ -80,7 +81,8 @@ pub(crate) struct Options {
         long,
         value_name = "ADDRESS",
         requires = "upstream",
-        conflicts_with = "command"
+        conflicts_with = "command",
+        value_parser = address
     )]
     pub(crate) listen: Option<SocketAddr>,
 
@@ -93,7 +95,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME", requires = "listen")]
     pub(crate) allowed_host: Vec<String>,
 
-    /// How long a completed call is remembered, in milliseconds
+    /// How long a completed call is remembered, with a key or without, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 600_000, value_parser = clap::value_parser!(u64).range(1..))]
     ttl_ms: u64,
 
@@ -185,6 +187,14 @@ enum OnErrorName {
 const RULES: &str = "type NAME=RULE, where RULE is one or more of pass, derive, explicit, required, \
     error, retry, joined by commas, such as charge_card=required,error";
 
+const CHOICES: &str = "type `pass` alone, or one of derive, explicit and required, or one of error and retry, or \
+    one of each";
+
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse()
+        .map_err(|_| "type an IP address and a port, such as 127.0.0.1:8080")
+}
+
 fn tool_rule(text: &str) -> Result<(String, ToolRule), String> {
     let (name, words) = text.split_once('=').ok_or(RULES)?;
     if name.is_empty() {
@@ -192,6 +202,15 @@ fn tool_rule(text: &str) -> Result<(String, ToolRule), String> {
     }
     let mut rule = ToolRule::default();
     for word in words.split(',') {
+        let is_for_keys = matches!(word, "derive" | "explicit" | "required");
+        let is_for_doubt = matches!(word, "error" | "retry");
+        if rule.passes
+            || word == "pass" && (rule.key.is_some() || rule.on_doubt.is_some())
+            || is_for_keys && rule.key.is_some()
+            || is_for_doubt && rule.on_doubt.is_some()
+        {
+            return Err(format!("`{words}` contradicts itself; {CHOICES}"));
+        }
         match word {
             "pass" => rule.passes = true,
             "derive" => rule.key = Some(KeyRequirement::Derived),

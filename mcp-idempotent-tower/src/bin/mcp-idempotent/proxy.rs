@@ -9,6 +9,7 @@ use mcp_idempotent_tower::{
 use sha2::{Digest as _, Sha256};
 
 use crate::{
+    WrongOptions,
     child::{self, Server},
     hosts::Hosts,
     http,
@@ -23,18 +24,27 @@ use crate::{
 ///
 /// The options contradict each other, or the store or the server cannot be started.
 pub(crate) async fn run(options: Options) -> Result<i32, Box<dyn Error>> {
-    match &options.store {
-        StoreName::Memory => relay(&options, MemoryStore::new()).await,
-        StoreName::Sqlite(url) => relay(&options, store::sqlite(url).await?).await,
-        StoreName::Postgres(url) => relay(&options, store::postgres(url).await?).await,
+    let name = match &options.store {
+        Some(name) => name.clone(),
+        None => StoreName::of_environment()?,
+    };
+    match &name {
+        StoreName::Memory => relay(&options, &name, MemoryStore::new()).await,
+        StoreName::Sqlite(url) => relay(&options, &name, store::sqlite(url).await?).await,
+        StoreName::Postgres(url) => relay(&options, &name, store::postgres(url).await?).await,
         StoreName::Redis(url) => {
             let url = url.as_ref().or(options.redis_url.as_ref());
-            relay(&options, store::redis(url.map(String::as_str)).await?).await
+            let store = store::redis(url.map(String::as_str)).await?;
+            relay(&options, &name, store).await
         }
     }
 }
 
-async fn relay<S: Store>(options: &Options, store: S) -> Result<i32, Box<dyn Error>> {
+async fn relay<S: Store>(
+    options: &Options,
+    name: &StoreName,
+    store: S,
+) -> Result<i32, Box<dyn Error>> {
     let named = options.upstream.as_ref().map_or_else(
         || name_of(&options.command),
         |upstream| upstream.authority().as_str().to_owned(),
@@ -43,15 +53,15 @@ async fn relay<S: Store>(options: &Options, store: S) -> Result<i32, Box<dyn Err
     let builder = Idempotency::builder(application, store)
         .with_policy(options.policy())
         .with_announced_replays(options.announce);
-    let is_local = !options.store.is_shared();
+    let is_local = !name.is_shared();
     let builder = match (&options.scope, options.scope_header.clone(), options.listen) {
         (Some(scope), ..) => builder.with_fixed_scope(scope.as_str()),
         (None, Some(header), Some(_)) => {
             builder.with_scope_from_http(move |head| scope_in(head, &header))
         }
         (None, _, None) if is_local => builder.with_one_caller(),
-        (None, _, None) => return Err(NEEDS_SCOPE.into()),
-        (None, None, Some(_)) => return Err(NEEDS_SCOPE_OVER_HTTP.into()),
+        (None, _, None) => return Err(WrongOptions::from(NEEDS_SCOPE).into()),
+        (None, None, Some(_)) => return Err(WrongOptions::from(NEEDS_SCOPE_OVER_HTTP).into()),
     };
     let idempotency = builder.build()?;
     let relay = Relay::new(idempotency.clone(), options.relay())?;

@@ -4,6 +4,11 @@ use std::{error::Error, str::FromStr};
 
 use mcp_idempotent_tower::{PostgresStore, RedisStore, SqliteStore};
 
+use crate::WrongOptions;
+
+/// The store, if it is not typed.
+pub(crate) const VARIABLE: &str = "MCP_IDEMPOTENT_STORE";
+
 /// A store, as it is typed.
 #[derive(Debug, Clone)]
 pub(crate) enum StoreName {
@@ -17,6 +22,20 @@ pub(crate) enum StoreName {
 }
 
 impl StoreName {
+    /// What the environment names, or memory.
+    ///
+    /// # Errors
+    ///
+    /// The environment names something else than a store.
+    pub(crate) fn of_environment() -> Result<Self, WrongOptions> {
+        match std::env::var(VARIABLE) {
+            Ok(named) => named
+                .parse()
+                .map_err(|what_to_type| WrongOptions(format!("${VARIABLE}: {what_to_type}"))),
+            Err(_) => Ok(Self::Memory),
+        }
+    }
+
     /// Whether programs on other machines can share it.
     pub(crate) const fn is_shared(&self) -> bool {
         matches!(self, Self::Postgres(_) | Self::Redis(_))
@@ -73,7 +92,7 @@ pub(crate) async fn postgres(url: &str) -> Result<PostgresStore, Box<dyn Error>>
 ///
 /// No URL was given, or the server cannot be reached or used.
 pub(crate) async fn redis(url: Option<&str>) -> Result<RedisStore, Box<dyn Error>> {
-    let url =
-        url.ok_or("say where Redis is: --store redis://HOST, --redis-url URL, or REDIS_URL")?;
+    let what_to_type = "say where Redis is: --store redis://HOST, --redis-url URL, or REDIS_URL";
+    let url = url.ok_or_else(|| WrongOptions::from(what_to_type))?;
     Ok(RedisStore::open(url).await?)
 }

@@ -42,6 +42,21 @@ async fn a_good_store_has_nothing_wrong() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_not_there_is_named_by_every_command() {
+    let (place, store) = Place::sqlite().await;
+    drop(store);
+    place.remove();
+    for command in [&["doctor"][..], &["records", "ls"]] {
+        let did = place.run(command);
+        assert_eq!(did.code, 1, "{did:?}");
+        assert!(did.err.contains("there is no file /"), "{did:?}");
+        assert!(did.err.contains("`mcp-idempotent migrate`"), "{did:?}");
+    }
+    assert_eq!(place.run(&["migrate"]).code, 0);
+    assert_eq!(place.run(&["doctor"]).code, 0);
+}
+
+#[tokio::test]
 async fn a_postgres_without_its_primary_key_is_wrong() {
     let (place, _store) = Place::postgres().await;
     let drop = format!(

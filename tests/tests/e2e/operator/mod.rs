@@ -152,6 +152,10 @@ async fn on_call<S: Store>(place: &Place, store: S) {
     assert_eq!(shown.code, 0, "{shown:?}");
     assert!(shown.out.contains(&passed_on), "{}", shown.out);
     assert!(shown.out.contains("What to do"), "{}", shown.out);
+    // What it says to type finds the store as it was found here.
+    let resolve = format!("records resolve {id} --store ");
+    assert!(shown.out.contains(&resolve), "{}", shown.out);
+    assert!(!shown.out.contains("postgres://"), "{}", shown.out);
     // As the log shows it.
     let by_beginning = place.run(&["records", "show", &id[..8], "--step", "charge"]);
     assert_eq!(without_ages(&by_beginning.out), without_ages(&shown.out));
@@ -296,7 +300,7 @@ async fn migrate_makes_the_tables_and_a_dry_run_only_tells_how() {
 async fn a_wrong_command_says_what_to_type() {
     let nowhere = Place::nowhere();
     let unnamed = nowhere.run(&["records", "ls"]);
-    assert_eq!(unnamed.code, 1, "{unnamed:?}");
+    assert_eq!(unnamed.code, 2, "{unnamed:?}");
     assert!(unnamed.err.contains("--store"), "{}", unnamed.err);
     let (place, _) = Place::sqlite().await;
     let id = "00".repeat(32);

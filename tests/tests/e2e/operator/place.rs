@@ -108,6 +108,11 @@ impl Place {
         file.to_str().unwrap().to_owned()
     }
 
+    /// Removes the SQLite file.
+    pub(super) fn remove(&self) {
+        std::fs::remove_file(self.store[1].trim_start_matches("sqlite://")).unwrap();
+    }
+
     /// Changes the SQLite file behind the store's back.
     pub(super) async fn execute(&self, sql: &'static str) {
         let pool = SqlitePool::connect(&self.store[1]).await.unwrap();

@@ -3,7 +3,7 @@
 use mcp_idempotent_tests::kit::redis::Server;
 use serde_json::json;
 
-use super::program::{Place, charge, outcome_of, text_of};
+use super::program::{PLAIN, Place, Program, charge, outcome_of, proxy, text_of};
 
 /// A store on disk or on a server, and all that names it on the command line.
 struct Durable {
@@ -47,6 +47,23 @@ impl Durable {
         let options = self.options.iter().map(String::as_str);
         options.chain(more.iter().copied()).collect()
     }
+}
+
+#[tokio::test]
+async fn the_environment_may_name_the_store() {
+    let place = Place::new();
+    let store = format!("MCP_IDEMPOTENT_STORE=sqlite://{}", place.path("calls.db"));
+    let proxy = proxy();
+    let (proxy, ledger) = (proxy.to_str().unwrap(), place.ledger());
+    let started = [&store, proxy, "--run-id", "desk-1", "--", PLAIN, &ledger];
+    for _ in 0..2 {
+        let mut proxy = Program::start("env", started);
+        let told = proxy.call(&charge(1, json!({ "cents": 5 }))).await;
+        assert_eq!(text_of(&told), "charged 5");
+        proxy.close();
+        proxy.end().await;
+    }
+    assert_eq!(place.charges().len(), 1);
 }
 
 #[tokio::test]

@@ -71,8 +71,10 @@ pub(crate) struct Ls {
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum State {
     /// An attempt is running
+    #[value(alias = "in_progress")]
     InProgress,
     /// Nobody knows whether the call took effect
+    #[value(alias = "in_doubt")]
     InDoubt,
     /// There is a result
     Completed,

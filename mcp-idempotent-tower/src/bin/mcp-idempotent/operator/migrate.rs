@@ -44,7 +44,8 @@ impl Migrate {
         if self.store.url()?.starts_with("postgres") {
             return Ok(PostgresStore::migration_sql(&self.store.schema)?);
         }
-        Ok(match self.store.open().await? {
+        // A file is only opened, or created, once something is asked of it.
+        Ok(match self.store.open_or_create(true).await? {
             Opened::Sqlite(store, _) => store.migrations().join("\n"),
             Opened::Postgres(..) | Opened::Redis(..) => "-- Redis has no tables.".to_owned(),
         })

@@ -67,7 +67,7 @@ impl Show {
         if self.store.json {
             print::line(format_args!("{:#}", as_json(&info, keys)))?;
         } else {
-            print_record(&info, &keys)?;
+            print_record(&info, &keys, &self.store.typed())?;
         }
         Ok(Ended::Done)
     }
@@ -114,7 +114,7 @@ fn result(info: &RecordInfo) -> Option<String> {
     Some(String::from_utf8_lossy(bytes.get(2..)?).into_owned())
 }
 
-fn print_record(info: &RecordInfo, keys: &[Downstream]) -> Result<(), Failure> {
+fn print_record(info: &RecordInfo, keys: &[Downstream], store: &str) -> Result<(), Failure> {
     let name = |name: Option<&str>| name.map_or("not stored".to_owned(), print::one_line);
     let key = match &info.key_prefix {
         Some(prefix) => format!("begins with {prefix}"),
@@ -165,7 +165,7 @@ fn print_record(info: &RecordInfo, keys: &[Downstream]) -> Result<(), Failure> {
     for (name, value) in rows {
         print::line(format_args!("{name:15} {value}"))?;
     }
-    Ok(print::line(format_args!("\n{}", advice(info)))?)
+    Ok(print::line(format_args!("\n{}", advice(info, store)))?)
 }
 
 fn moment(at: Timestamp) -> String {
@@ -190,26 +190,29 @@ fn state(info: &RecordInfo) -> String {
     format!("{}: {meaning}", info.status)
 }
 
-fn advice(info: &RecordInfo) -> String {
+/// `store` is what the commands need to find the same store.
+fn advice(info: &RecordInfo, store: &str) -> String {
     let resolve = format!(
-        "  mcp-idempotent records resolve {} --token {}",
+        "  mcp-idempotent records resolve {}{store} --token {}",
         info.id, info.token
     );
     let said = "--who YOU --why REASON";
     match info.status {
         RecordStatus::InDoubt => format!(
-            "What to do: find out on the other side whether the call took effect. It knows the call by the\n\
-             downstream key, which --step NAME shows. Then say what you found:\n\
+            "What to do: find out on the other side whether the call took effect. If the tool passed on a\n\
+             downstream key (behind the proxy none does), it knows the call by that: --step NAME shows it.\n\
+             Then say what you found:\n\
              {resolve} --committed {said}\n\
              {resolve} --not-committed {said}\n\
              If a repeat does no harm whatever happened:\n  \
-             mcp-idempotent records release {} --token {} {said}",
+             mcp-idempotent records release {}{store} --token {} {said}",
             info.id, info.token
         ),
         RecordStatus::InProgress => format!(
             "Nothing to do while it runs. If its process is gone, the call is in doubt once the lease has ended.\n\
              To take the call away from an attempt that hangs, resolve it:\n{resolve} …"
         ),
+        RecordStatus::Released => "Nothing to do. A retry runs.".to_owned(),
         _ => "Nothing to do.".to_owned(),
     }
 }

@@ -9,9 +9,7 @@ use sqlx::{
 };
 
 use super::Failure;
-
-/// Set instead of `--store`.
-const VARIABLE: &str = "MCP_IDEMPOTENT_STORE";
+use crate::{WrongOptions, store::VARIABLE};
 
 #[derive(Debug, Args)]
 pub(crate) struct StoreOptions {
@@ -72,8 +70,18 @@ impl StoreOptions {
     pub(crate) fn url(&self) -> Result<String, Failure> {
         let named = self.store.clone().or_else(|| std::env::var(VARIABLE).ok());
         Ok(named.ok_or_else(|| {
-            format!("no store is named: type --store postgres://USER@HOST/DATABASE, sqlite://FILE or redis://HOST, or set ${VARIABLE}")
+            WrongOptions(format!("no store is named: type --store postgres://USER@HOST/DATABASE, sqlite://FILE or redis://HOST, or set ${VARIABLE}"))
         })?)
+    }
+
+    /// What a command that this one suggests needs to find the same store.
+    pub(crate) fn typed(&self) -> String {
+        match &self.store {
+            Some(url) if url.starts_with("sqlite:") => format!(" --store {url}"),
+            // It may have a password in it.
+            Some(_) => " --store …".to_owned(),
+            None => String::new(),
+        }
     }
 
     /// Opens the store. Nothing is created.
@@ -100,6 +108,11 @@ impl StoreOptions {
             }
             Some("sqlite") => {
                 let options: SqliteConnectOptions = url.parse()?;
+                let file = options.get_filename();
+                if !creates && !file.exists() {
+                    let file = file.display();
+                    return Err(format!("there is no file {file}; the proxy makes it at its start, and so does `mcp-idempotent migrate`").into());
+                }
                 let pool = SqlitePoolOptions::new()
                     .max_connections(2)
                     .connect_lazy_with(if creates {
@@ -120,7 +133,7 @@ impl StoreOptions {
                 }
                 Ok(Opened::Redis(store.build()?, redis::Client::open(&*url)?))
             }
-            _ => Err("a store is sqlite://FILE, postgres://USER@HOST/DATABASE or redis://HOST; memory has no records that another process could see".into()),
+            _ => Err(WrongOptions::from("a store is sqlite://FILE, postgres://USER@HOST/DATABASE or redis://HOST; memory has no records that another process could see").into()),
         }
     }
 
