@@ -1,4 +1,5 @@
-//! The rules for one tool, and the overrides that a single tool makes.
+//! The rules for one tool, and the overrides that a single tool makes (`overriding`, with the one list of options). What
+//! cannot work is found in `check`.
 
 mod check;
 mod overriding;

@@ -1,4 +1,5 @@
-//! Removes records past their retention, in the background.
+//! Removes records past their retention, in the background. This file has the timer and the rate; `sweep.rs` of each store
+//! removes. A claim removes the expired record of its own key.
 
 use std::{
     collections::hash_map::RandomState,

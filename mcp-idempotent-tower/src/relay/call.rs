@@ -61,8 +61,8 @@ pub(super) struct Unprotectable {
 const NOT_UTF8: &str =
     "The call was not executed: it is not UTF-8, so it cannot be told from other calls.";
 
-const UNCOMPARABLE: &str = "The call was not executed: it has a number that is too large, or is nested too \
-     deeply, to be compared with other calls.";
+const UNCOMPARABLE: &str = "The call was not executed: it has a number that is too large, half of a surrogate \
+     pair, or is nested too deeply, to be compared with other calls.";
 
 impl RelayedCall {
     /// The tool call in `line`. `None` if the line holds something else, or something that no

@@ -97,8 +97,15 @@ impl Id {
 
     /// Its number, if it is one of ours.
     pub(super) fn number(&self) -> Option<u64> {
-        self.value.as_u64()
+        whole_number(&self.value)
     }
+}
+
+/// A whole number, however it is spelt. Some servers know no numbers but doubles, and answer 12 with 12.0 or 1.2e1.
+pub(super) fn whole_number(value: &Value) -> Option<u64> {
+    value
+        .as_u64()
+        .or_else(|| value.as_f64()?.to_string().parse().ok())
 }
 
 impl PartialEq for Id {

@@ -30,7 +30,7 @@
 //! 6. A repeated call joins the running one, or is answered from the record. Its result has a marker
 //!    in `_meta`.
 //! 7. A call that cannot be compared with others is refused, not sent: it is not UTF-8, is nested
-//!    too deeply, or has a number beyond the range of a double.
+//!    too deeply, or has a number beyond the range of a double or half of a surrogate pair.
 //! 8. A batch that has protected calls is taken apart. Each of them is sent and answered on its
 //!    own.
 //! 9. Each protected call is claimed before it is sent, so it may reach the server later than
@@ -73,6 +73,18 @@
 //!     more are refused. Answers of the server that are not written yet hold at most `2m`. Added to
 //!     that are parsed arguments, a copy of what is recorded, and one recorded result for each
 //!     repeated call that is being answered. A client that does not read is not read from.
+//!
+//! # Where it is
+//!
+//! | Where is … | |
+//! | --- | --- |
+//! | what passes, is claimed, or is answered | `calls` |
+//! | the rule for a call, by its tool | `rule`, `tools` |
+//! | the call itself, and why one is refused | `call` |
+//! | the server's side, and the relay's own ids | `upstream` |
+//! | what the server's answer means | `answer`; `replay` for a recorded one |
+//! | reading and writing lines | `session`, `line`, `outlet` |
+//! | the same over HTTP | `http` |
 //!
 //! # Example
 //!

@@ -1,5 +1,7 @@
 //! The id of a message that is too long to be held.
 
+use super::message::whole_number;
+
 /// How much of a name or a value is looked at. Ids of the relay's own are shorter.
 const MOST: usize = 32;
 
@@ -68,9 +70,8 @@ impl Scan {
             return;
         }
         if self.is_id {
-            self.id = std::str::from_utf8(&self.token)
-                .ok()
-                .and_then(|id| id.parse().ok());
+            let value = serde_json::from_slice(&self.token).ok();
+            self.id = value.as_ref().and_then(whole_number);
         }
         self.is_id = false;
         self.token.clear();
@@ -91,6 +92,9 @@ mod tests {
             ),
             (r#"{"error":"\\","id":12}"#, Some(12)),
             (r#"{"id":1,"id":12}"#, Some(12)),
+            (r#"{"id":12.0}"#, Some(12)),
+            (r#"{"id":1.2e1}"#, Some(12)),
+            (r#"{"id":12.5}"#, None),
             (r#"{"id":"12"}"#, None),
             (r#"{"id":-1}"#, None),
             (r#"{"params":{"id":12}}"#, None),

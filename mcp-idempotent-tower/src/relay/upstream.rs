@@ -41,8 +41,9 @@ pub(super) struct Upstream {
     most: usize,
 }
 
-/// How large a first id may be: exact in every JSON parser, with room for those that follow.
-const LARGEST_FIRST_ID: u64 = 1 << 52;
+/// How large a first id may be. It and those that follow have at most 14 digits: some servers know only doubles, and write
+/// no more digits of one.
+const LARGEST_FIRST_ID: u64 = 1 << 46;
 
 impl Upstream {
     /// Holds at most this many bytes of answers that are not written yet.

@@ -95,9 +95,17 @@ impl Events {
                     }
                 }
                 Some(Err(error)) => return Err(NoEvent::Lost(error)),
-                None => return Ok(None),
+                None => return Ok(self.last()),
             }
         }
+    }
+
+    /// The event before the end of the stream, if its empty line is a carriage return alone. Until then, a line feed
+    /// might have followed.
+    fn last(&mut self) -> Option<Event> {
+        let ended = [&self.read[..], b"\n"].concat();
+        let is_whole = self.read.ends_with(b"\r") && end_of_event(&ended) == Some(ended.len());
+        is_whole.then(|| Event::of(self.read.split().freeze()))
     }
 }
 
@@ -157,6 +165,14 @@ mod tests {
                 (Some("1"), Some(5))
             );
         }
+        let by_carriage_returns = stream::iter([Ok::<_, BoxError>(Frame::data(Bytes::from(
+            "data: a\r\rdata: b\r\r",
+        )))]);
+        let mut events = Events::new(boxed(StreamBody::new(by_carriage_returns)), 50);
+        for expected in ["a", "b"] {
+            assert_eq!(events.next().await.unwrap().unwrap().data, expected);
+        }
+        assert!(events.next().await.unwrap().is_none());
         let endless = stream::iter(
             (0..9).map(|_| Ok::<_, BoxError>(Frame::data(Bytes::from("data: endless")))),
         );

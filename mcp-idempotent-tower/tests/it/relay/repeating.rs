@@ -35,6 +35,26 @@ async fn a_repeated_call_gets_the_first_result_under_its_own_id() {
     ends.server.hears_only_ping(&mut ends.client).await;
 }
 
+/// As a server does that has no numbers but doubles.
+#[tokio::test]
+async fn an_answer_whose_id_is_spelt_as_a_double_is_an_answer() {
+    let relay = relay(RelaySettings::default());
+    let mut ends = Ends::listed(&relay).await;
+    for spell in [
+        |id: u64| format!("{id}.0"),
+        |id: u64| format!("{}e1", id / 10).replace("e1", &format!(".{}e1", id % 10)),
+    ] {
+        let cents = spell(7).len();
+        let charge = call(json!(1), "charge", json!({ "cents": cents }));
+        ends.client.say(&charge).await;
+        let asked = ends.server.hear().await;
+        let id = spell(asked["id"].as_u64().unwrap());
+        let answer = format!("{{\"id\":{id},\"result\":{}}}\n", text("charged"));
+        ends.server.write(answer.as_bytes()).await;
+        assert_eq!(text_of(&ends.client.hear().await), "charged");
+    }
+}
+
 #[tokio::test]
 async fn a_repeated_call_joins_the_running_one_and_both_get_its_result() {
     let relay = relay(RelaySettings::default());
