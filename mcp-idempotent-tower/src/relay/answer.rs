@@ -144,8 +144,8 @@ impl Answered {
         }
     }
 
-    /// The server's answer was too long to be read.
-    pub(super) fn too_long() -> Self {
+    /// The server's answer was too long to be read, or no JSON.
+    pub(super) fn unreadable() -> Self {
         Self {
             kind: ResultKind::Interrupted,
             body: Body::Refused(Refusal::new(
@@ -153,7 +153,8 @@ impl Answered {
                 CommitOutcome::Unknown,
                 Action::AskOperator,
                 "The call was sent to the server, and the tool may have run, but the answer is too \
-                 long for the proxy to read. Look whether the call took effect before repeating it.",
+                 long for the proxy to read, or no JSON. Look whether the call took effect before \
+                 repeating it.",
             )),
         }
     }

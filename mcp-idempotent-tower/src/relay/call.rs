@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use mcp_idempotent_core::{RecordId, Scope, engine::Round};
 use serde_json::{Value, value::RawValue};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +50,21 @@ pub(super) struct Caller {
     pub(super) head: Option<Arc<http::request::Parts>>,
     /// Calls without a key are recognised within this run only.
     pub(super) run_id: Arc<str>,
+}
+
+/// Which of the servers at one address a request goes to. A query may have a secret in it, so operators see its digest.
+fn place(uri: &http::Uri) -> String {
+    let digest = |query: &str| {
+        let digest = Sha256::digest(query);
+        digest[..8]
+            .iter()
+            .fold("?".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+    };
+    format!(
+        "{}{}",
+        uri.path(),
+        uri.query().map_or(String::new(), digest)
+    )
 }
 
 /// Why a call cannot be protected. It is not sent.
@@ -225,9 +241,12 @@ impl Incoming for RelayedCall {
         let scope = source.resolve_from_head(self.caller.head.as_deref())?;
         Ok(match self.key_maker {
             KeyMaker::Client | KeyMaker::Model => scope,
-            // A run id has no space, so no two of these are alike.
+            // A run id and a path have no space, so no two of these are alike.
             KeyMaker::Nobody => {
-                Scope::new(format!("run {} of {}", self.caller.run_id, scope.as_str()))
+                let head = self.caller.head.as_deref();
+                let at = head.map_or(String::new(), |head| format!("at {} ", place(&head.uri)));
+                let (run, scope) = (&self.caller.run_id, scope.as_str());
+                Scope::new(format!("run {run} {at}of {scope}"))
             }
         })
     }

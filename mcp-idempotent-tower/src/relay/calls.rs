@@ -16,6 +16,7 @@ use super::{
     progress::Progress,
     relay::{Forward, Relay},
     rule::Believed,
+    scan::Scan,
     settings::RelaySettings,
     tools::{Page, Tools},
     upstream::{Response, Upstream},
@@ -192,7 +193,7 @@ impl<S: Store> Calls<S> {
         }
         match open.response().await {
             Some(Response::Message(response, _)) => Page::Response(response),
-            Some(Response::TooLong) | None => Page::Silence,
+            Some(Response::Unreadable) | None => Page::Silence,
         }
     }
 
@@ -219,7 +220,12 @@ impl<S: Store> Calls<S> {
     pub(super) async fn hear(&self, line: &Bytes) -> bool {
         let read = std::str::from_utf8(line).ok().and_then(Message::of);
         let Some(message) = read else {
-            return false;
+            // No JSON, though it may look like an answer: with a NaN in it, or in another encoding.
+            let mut scan = Scan::default();
+            scan.read(line);
+            let ours = scan.id().filter(|id| self.server.is_ours(*id));
+            ours.inspect(|id| self.server.answered_unreadably(*id));
+            return ours.is_some();
         };
         let Some(method) = message.method() else {
             let id = message.id().and_then(Id::of).and_then(|id| id.number());

@@ -63,12 +63,16 @@ impl<'a> Message<'a> {
         self.members.get("params")
     }
 
+    /// Some servers write both members, with null for the one that does not apply.
     pub(super) fn result(&self) -> Option<&'a RawValue> {
-        self.members.get("result")
+        let result = self.members.get("result")?;
+        (result.get() != "null" || self.error().is_none()).then_some(result)
     }
 
     pub(super) fn error(&self) -> Option<&'a RawValue> {
-        self.members.get("error")
+        self.members
+            .get("error")
+            .filter(|error| error.get() != "null")
     }
 }
 
@@ -101,11 +105,15 @@ impl Id {
     }
 }
 
-/// A whole number, however it is spelt. Some servers know no numbers but doubles, and answer 12 with 12.0 or 1.2e1.
+/// A whole number, however it is spelt. Some servers know no numbers but doubles, and answer 12 with 12.0 or 1.2e1. Others
+/// make a string of it.
 pub(super) fn whole_number(value: &Value) -> Option<u64> {
-    value
-        .as_u64()
-        .or_else(|| value.as_f64()?.to_string().parse().ok())
+    match value {
+        Value::String(text) => text.parse().ok(),
+        number => number
+            .as_u64()
+            .or_else(|| number.as_f64()?.to_string().parse().ok()),
+    }
 }
 
 impl PartialEq for Id {

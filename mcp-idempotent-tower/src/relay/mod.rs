@@ -47,6 +47,7 @@
 //! | `input_required` | none | calls of the same round join; the next round runs |
 //! | a task | kept | the same task |
 //! | a refusal in the words of this crate | none if it asks to try again, or says that nothing happened (if the tool has no [contract](crate::wire::CONTRACT), as after any JSON-RPC error); else in doubt | it runs; else "outcome unknown" |
+//! | something that cannot be read: too long, or no JSON | in doubt | see 10 |
 //! | nothing: it ends | in doubt | see 10 |
 //!
 //! 10. A call that was sent and not answered is in doubt, even if the relay itself ended. A

@@ -106,7 +106,7 @@ impl<S: Store> Session<S> {
                     pass_part(client, &mut long, &bytes, is_last).await;
                     scan.read(&bytes);
                     if is_last && let Some(id) = mem::take(&mut scan).id() {
-                        self.calls.server().answered_at_length(id);
+                        self.calls.server().answered_unreadably(id);
                     }
                 }
             }

@@ -24,8 +24,8 @@ use super::{
 pub(super) enum Response {
     /// Its message, with its share of the memory for answers.
     Message(Bytes, Option<OwnedSemaphorePermit>),
-    /// A message that was too long to be read.
-    TooLong,
+    /// A message that was too long to be read, or no JSON.
+    Unreadable,
 }
 
 /// Each of the relay's own requests has an id that no client uses, so no answer can be mistaken for
@@ -103,7 +103,7 @@ impl Upstream {
             Some(Response::Message(message, held)) => {
                 Answered::by_server(message, held, key_maker, believed)
             }
-            Some(Response::TooLong) => Answered::too_long(),
+            Some(Response::Unreadable) => Answered::unreadable(),
             None => Answered::lost(on_doubt),
         }
     }
@@ -124,10 +124,10 @@ impl Upstream {
         let _ = waiting.send(Response::Message(message, held.ok()));
     }
 
-    /// The answer to this request was too long to be read.
-    pub(super) fn answered_at_length(&self, id: u64) {
+    /// The answer to this request was too long to be read, or no JSON.
+    pub(super) fn answered_unreadably(&self, id: u64) {
         if let Some(waiting) = self.take(id) {
-            let _ = waiting.send(Response::TooLong);
+            let _ = waiting.send(Response::Unreadable);
         }
     }
 

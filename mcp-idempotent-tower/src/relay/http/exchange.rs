@@ -78,7 +78,7 @@ impl Exchange {
         head.headers.remove(header::CONTENT_LENGTH);
         let body = match Limited::new(body, self.limit).collect().await {
             Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => return Answered::too_long(),
+            Err(error) if error.is::<LengthLimitError>() => return Answered::unreadable(),
             Err(_) => return Answered::lost(self.on_doubt),
         };
         if is_answer(&body, &id) {
@@ -125,7 +125,7 @@ impl Exchange {
             loop {
                 let event = match events.next().await {
                     Ok(Some(event)) => event,
-                    Err(NoEvent::TooLong) => return Answered::too_long(),
+                    Err(NoEvent::TooLong) => return Answered::unreadable(),
                     Err(NoEvent::Lost(error)) => {
                         tracing::debug!(%error, "a stream of the server's broke off");
                         break;

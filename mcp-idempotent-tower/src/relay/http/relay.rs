@@ -241,7 +241,10 @@ impl<S: Store> HttpRelay<S> {
             let value = head.headers.get(name).map(HeaderValue::as_bytes);
             String::from_utf8_lossy(value.unwrap_or_default())
         });
-        let tools = self.shared.tools_of(asking.join("\n"));
+        let place = head.uri.path_and_query().map_or("", |place| place.as_str());
+        let tools = self
+            .shared
+            .tools_of(format!("{place}\n{}", asking.join("\n")));
         let head = head_for_tools(head);
         let ask = |params| self.list(&head, params);
         tools.hints(&call.tool, || call.protocol_meta(), ask).await

@@ -164,6 +164,25 @@ async fn over_http_a_repeated_call_gets_the_first_result_and_other_callers_do_no
     assert_eq!(text_of(&message(other.await.unwrap()).await), "charged bob");
 }
 
+/// The proxy stands in front of an address, where several servers may be.
+#[tokio::test]
+async fn calls_at_two_paths_are_no_repeats_of_each_other() {
+    let (relay, mut server) = relay(RelaySettings::default());
+    for place in ["/a", "/b", "/b?tenant=1", "/b?tenant=2"] {
+        let at_place = || {
+            let mut request = post("ann", &call(json!(1), "charge", json!({})));
+            *request.uri_mut() = place.parse().unwrap();
+            request
+        };
+        let first = send(&relay, at_place());
+        server.list().await;
+        server.hear().await.result(text(place));
+        assert_eq!(text_of(&message(first.await.unwrap()).await), place);
+        let again = send(&relay, at_place());
+        assert_eq!(text_of(&message(again.await.unwrap()).await), place);
+    }
+}
+
 #[tokio::test]
 async fn an_answer_that_is_too_long_to_be_read_is_told_so_in_both_forms() {
     for content_type in ["application/json", "text/event-stream"] {

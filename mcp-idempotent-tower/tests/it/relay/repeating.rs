@@ -6,7 +6,7 @@ use mcp_idempotent_tower::{
 };
 use serde_json::{Value, json};
 
-use super::ends::{Ends, call, keyed, relay, text, text_of};
+use super::ends::{Ends, call, keyed, refusal_of, relay, text, text_of};
 
 const MARK: &str = "io.github.mcp-idempotent/replayed";
 
@@ -35,16 +35,47 @@ async fn a_repeated_call_gets_the_first_result_under_its_own_id() {
     ends.server.hears_only_ping(&mut ends.client).await;
 }
 
+/// Some servers write null for the member that does not apply.
+#[tokio::test]
+async fn an_error_beside_a_result_of_null_is_an_error() {
+    let relay = relay(RelaySettings::default());
+    let mut ends = Ends::listed(&relay).await;
+    for id in [1, 2] {
+        ends.client.say(&call(json!(id), "charge", json!({}))).await;
+        let asked = ends.server.hear().await;
+        let error = json!({ "code": -32603, "message": "no" });
+        let answer = json!({ "id": asked["id"], "result": null, "error": error });
+        ends.server.say(&answer).await;
+        assert_eq!(ends.client.hear().await["error"], error);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_json_leaves_its_call_unknown() {
+    let relay = relay(RelaySettings::default());
+    let mut ends = Ends::listed(&relay).await;
+    ends.client.say(&call(json!(1), "charge", json!({}))).await;
+    let id = ends.server.hear().await["id"].to_string();
+    let answer = format!("{{\"id\":{id},\"result\":{{\"content\":[],\"rate\":NaN}}}}\n");
+    ends.server.write(answer.as_bytes()).await;
+    let told = ends.client.hear().await;
+    assert_eq!(told["id"], 1);
+    assert_eq!(refusal_of(&told)["outcome"], "unknown");
+    ends.client.say(&call(json!(2), "charge", json!({}))).await;
+    assert_eq!(refusal_of(&ends.client.hear().await)["outcome"], "unknown");
+}
+
 /// As a server does that has no numbers but doubles.
 #[tokio::test]
 async fn an_answer_whose_id_is_spelt_as_a_double_is_an_answer() {
     let relay = relay(RelaySettings::default());
     let mut ends = Ends::listed(&relay).await;
-    for spell in [
+    let spellings = [
         |id: u64| format!("{id}.0"),
-        |id: u64| format!("{}e1", id / 10).replace("e1", &format!(".{}e1", id % 10)),
-    ] {
-        let cents = spell(7).len();
+        |id: u64| format!("{}.{}e1", id / 10, id % 10),
+        |id: u64| format!("\"{id}\""),
+    ];
+    for (cents, spell) in spellings.into_iter().enumerate() {
         let charge = call(json!(1), "charge", json!({ "cents": cents }));
         ends.client.say(&charge).await;
         let asked = ends.server.hear().await;
